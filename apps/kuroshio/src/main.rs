@@ -1,0 +1,2 @@
+//! The `kuroshio` command: one file per verb under `verb/`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Data service: identity, HTTP ranges, upgrade to framed streams, rate leases.

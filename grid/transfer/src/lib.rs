@@ -1,0 +1,1 @@
+//! Data mover: framed streams, chunk scheduling, resume, digests.

@@ -1,0 +1,1 @@
+//! Monotonic time, precise wake-up, core pinning, steal and run-queue delay.

@@ -1,0 +1,1 @@
+//! TCP sockets with pacing rate, congestion control and TCP_INFO.

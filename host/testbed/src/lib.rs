@@ -1,0 +1,1 @@
+//! A live emulated network from a topology file.

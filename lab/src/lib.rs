@@ -1,0 +1,1 @@
+//! The papers' experiments as data, their runner and reports.
