@@ -1,0 +1,47 @@
+# The verbs of the house. Each installs what it needs first (see scripts/deps).
+CARGO ?= cargo
+# The target folder may live elsewhere (CARGO_TARGET_DIR); target/release/kuroshio is then a link.
+TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+DEMO_ARGS ?=
+
+.PHONY: help build demo test bench soak lint deps clean
+
+help:
+	@echo "make demo   the main job: paced copy over an emulated Pacific, with a report"
+	@echo "make test   all tests"
+	@echo "make build  leaves target/release/kuroshio"
+	@echo "make bench  comparisons with other movers; one JSON file each in bench/results/"
+	@echo "make soak   long fault-injection runs"
+	@echo "make lint   rustfmt, clippy and rustdoc with warnings as errors"
+
+deps:
+	@scripts/deps build
+
+build: deps
+	$(CARGO) build --release --locked -p kuroshio
+	@if [ "$(TARGET_DIR)" != target ]; then \
+	  mkdir -p target/release && ln -sfn "$(abspath $(TARGET_DIR))/release/kuroshio" target/release/kuroshio; fi
+
+demo: build
+	@scripts/deps demo
+	target/release/kuroshio demo $(DEMO_ARGS)
+
+test: deps
+	@scripts/deps test
+	$(CARGO) test --workspace --locked
+
+bench: build
+	bench/run
+
+soak: build
+	@scripts/deps test
+	$(CARGO) test --release --locked --workspace -- --ignored --nocapture soak
+
+lint: deps
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+clean:
+	$(CARGO) clean
+	rm -rf bench/results
