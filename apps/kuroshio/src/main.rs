@@ -1,2 +1,60 @@
-//! The `kuroshio` command: one file per verb under `verb/`.
-fn main() {}
+//! The `kuroshio` command: a thin `main`, one file per verb under `verb/`.
+//!
+//! A verb is an arguments struct and `run(args) -> Result<ExitCode, Failure>`. Adding one is an arm
+//! in [`Verb`], an arm in [`run`] and a file. Exit codes: 0 done, 1 the work failed, 2 bad input
+//! (also clap's own code for a bad command line); a verb may define more for itself.
+
+mod error;
+mod verb;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Failure;
+
+/// Moves large data over long fat networks, steadily.
+#[derive(Parser)]
+#[command(name = "kuroshio", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What the command can be asked to do.
+#[derive(Subcommand)]
+enum Verb {
+    /// Offer a folder to other hosts: ranges for curl, framed streams for cp
+    Serve(verb::serve::Args),
+    /// Keep, list and remove the tickets of services
+    Trust(verb::trust::Args),
+    /// Copy files and trees between here and services, or between two services
+    Cp(verb::cp::Args),
+    /// Show or change the rate plan of a service
+    Plan(verb::plan::Args),
+    /// Run the papers' experiments
+    Lab(verb::lab::Args),
+    /// Move real files across an emulated Pacific
+    Demo(verb::demo::Args),
+}
+
+fn run(verb: Verb) -> Result<ExitCode, Failure> {
+    match verb {
+        Verb::Serve(args) => verb::serve::run(args),
+        Verb::Trust(args) => verb::trust::run(args),
+        Verb::Cp(args) => verb::cp::run(args),
+        Verb::Plan(args) => verb::plan::run(args),
+        Verb::Lab(args) => verb::lab::run(args),
+        Verb::Demo(args) => verb::demo::run(args),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("kuroshio: {failure}");
+            failure.exit_code()
+        }
+    }
+}

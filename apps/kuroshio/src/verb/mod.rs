@@ -1,0 +1,8 @@
+//! The verbs, one file each.
+
+pub mod cp;
+pub mod demo;
+pub mod lab;
+pub mod plan;
+pub mod serve;
+pub mod trust;

@@ -1,0 +1,14 @@
+//! `kuroshio trust`.
+
+use std::process::ExitCode;
+
+use crate::error::Failure;
+
+/// Arguments of `kuroshio trust`.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Runs the verb.
+pub fn run(_args: Args) -> Result<ExitCode, Failure> {
+    Err(Failure::failed("trust: not built yet"))
+}
