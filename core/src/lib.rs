@@ -1,4 +1,11 @@
 //! State machines of Kuroshio: units, wire, pacing, emulation, metering, planning.
+//!
+//! Bytes and `now` in, actions out. No clock, socket, thread, file, entropy or float: time comes in as
+//! [`units::PicoTime`], randomness as a seed.
+
 #![no_std]
 #![forbid(unsafe_code)]
+
 extern crate alloc;
+
+pub mod units;
