@@ -1,0 +1,249 @@
+//! Tokens: JSON Web Tokens in the WLCG profile (WLCG Common JWT Profiles 1.0), signed with ES256 by
+//! the service's own key and checked by the `jsonwebtoken` library.
+//!
+//! Claims: `wlcg.ver`, `iss`, `sub`, `aud`, `scope`, `iat`, `exp`, `jti`. A scope is a list of
+//! `storage.read:PATH` and `storage.modify:PATH` (the path and all below it), and of this service's
+//! own `kuroshio.lease` (ask for rate leases) and `kuroshio.plan` (change the rate plan).
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+
+/// What the first ticket of a service allows: everything.
+pub const DEFAULT_SCOPE: &str = "storage.read:/ storage.modify:/ kuroshio.lease kuroshio.plan";
+/// A longer token is refused unread.
+pub const MAX_TOKEN_BYTES: usize = 4096;
+/// Clocks of two hosts may differ by this much.
+const LEEWAY_S: u64 = 5;
+
+/// The claims of a token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Claims {
+    /// Version of the WLCG profile.
+    #[serde(rename = "wlcg.ver")]
+    pub wlcg_ver: String,
+    /// Who signed: `urn:kuroshio:` and the pin.
+    pub iss: String,
+    /// Whose token it is.
+    pub sub: String,
+    /// For which service: the same name as `iss` here.
+    pub aud: String,
+    /// What is allowed, separated by blanks.
+    pub scope: String,
+    /// Issued at, seconds since 1970.
+    pub iat: u64,
+    /// Ends at, seconds since 1970.
+    pub exp: u64,
+    /// Identity of this token, for logs.
+    pub jti: String,
+}
+
+/// What a request wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Read files below a path.
+    Read,
+    /// Make, change and replace files below a path.
+    Modify,
+    /// Ask for, renew and give back rate leases; see the rate plan.
+    Lease,
+    /// Change the rate plan.
+    Plan,
+}
+
+impl Operation {
+    fn scope_name(self) -> &'static str {
+        match self {
+            Self::Read => "storage.read",
+            Self::Modify => "storage.modify",
+            Self::Lease => "kuroshio.lease",
+            Self::Plan => "kuroshio.plan",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.scope_name())
+    }
+}
+
+/// Why a token was not made or not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// No `Authorization: Bearer` header.
+    #[error("no token: send `Authorization: Bearer TOKEN` (the token of this service's ticket)")]
+    Missing,
+    /// Not a token of this service.
+    #[error("wrong token: {0}")]
+    Wrong(String),
+    /// The token was right once.
+    #[error("the token has expired: ask the service's keeper for another ticket")]
+    Expired,
+    /// Right token, but not for this.
+    #[error("the token does not allow {operation} on {path} (its scope: {scope})")]
+    Scope {
+        /// What was asked.
+        operation: Operation,
+        /// On which path.
+        path: String,
+        /// What the token allows.
+        scope: String,
+    },
+    /// A scope that no token can carry.
+    #[error("`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan")]
+    BadScope(String),
+    /// The signature could not be made.
+    #[error("cannot sign a token: {0}")]
+    Sign(String),
+}
+
+impl Claims {
+    /// Whether this token allows `operation` on `path` (absolute, `/`-separated, without dots; the
+    /// path is ignored by [`Operation::Lease`] and [`Operation::Plan`]).
+    pub fn allow(&self, operation: Operation, path: &[u8]) -> Result<(), TokenError> {
+        let granted = self.scope.split_ascii_whitespace().any(|entry| {
+            match entry.split_once(':') {
+                Some((name, root)) => name == operation.scope_name() && covers(root.as_bytes(), path),
+                None => {
+                    entry == operation.scope_name() && matches!(operation, Operation::Lease | Operation::Plan)
+                }
+            }
+        });
+        if granted {
+            return Ok(());
+        }
+        let path = String::from_utf8_lossy(path).into_owned();
+        Err(TokenError::Scope { operation, path, scope: self.scope.clone() })
+    }
+}
+
+/// Whether `path` is `root` or lies below it, by whole components.
+fn covers(root: &[u8], path: &[u8]) -> bool {
+    let root = root.strip_suffix(b"/").unwrap_or(root);
+    match path.strip_prefix(root) {
+        Some(rest) => rest.is_empty() || rest.starts_with(b"/"),
+        None => false,
+    }
+}
+
+/// Checks that every entry of a scope is one that this service understands.
+pub fn check_scope(scope: &str) -> Result<(), TokenError> {
+    let mut entries = scope.split_ascii_whitespace().peekable();
+    if entries.peek().is_none() {
+        return Err(TokenError::BadScope(String::new()));
+    }
+    for entry in entries {
+        let known = match entry.split_once(':') {
+            Some(("storage.read" | "storage.modify", path)) => {
+                path.starts_with('/') && !path.split('/').any(|c| c == "..")
+            }
+            Some(_) => false,
+            None => entry == "kuroshio.lease" || entry == "kuroshio.plan",
+        };
+        if !known {
+            return Err(TokenError::BadScope(entry.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Seconds since 1970 by the wall clock.
+pub fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Signs `claims` with a PKCS #8 P-256 key.
+pub fn sign(claims: &Claims, pkcs8_der: &[u8]) -> Result<String, TokenError> {
+    let key = EncodingKey::from_ec_der(pkcs8_der);
+    jsonwebtoken::encode(&Header::new(Algorithm::ES256), claims, &key)
+        .map_err(|e| TokenError::Sign(e.to_string()))
+}
+
+/// Checks tokens of one service.
+pub struct Verifier {
+    key: DecodingKey,
+    validation: Validation,
+}
+
+impl Verifier {
+    /// A verifier for tokens signed by `public_point` (uncompressed P-256 point) as issuer `name`.
+    pub fn new(public_point: &[u8], name: &str) -> Self {
+        let mut validation = Validation::new(Algorithm::ES256);
+        validation.leeway = LEEWAY_S;
+        validation.set_audience(&[name]);
+        validation.set_issuer(&[name]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        Self { key: DecodingKey::from_ec_der(public_point), validation }
+    }
+
+    /// The claims of a good token.
+    pub fn check(&self, token: &str) -> Result<Claims, TokenError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::Wrong(format!("longer than {MAX_TOKEN_BYTES} bytes")));
+        }
+        match jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation) {
+            Ok(data) => Ok(data.claims),
+            Err(e) => Err(match e.kind() {
+                ErrorKind::ExpiredSignature => TokenError::Expired,
+                ErrorKind::InvalidSignature => TokenError::Wrong("not signed by this service".into()),
+                ErrorKind::InvalidIssuer | ErrorKind::InvalidAudience => {
+                    TokenError::Wrong("made for another service".into())
+                }
+                _ => TokenError::Wrong("not a token of this service".into()),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(scope: &str) -> Claims {
+        Claims {
+            wlcg_ver: "1.0".into(),
+            iss: "i".into(),
+            sub: "s".into(),
+            aud: "a".into(),
+            scope: scope.into(),
+            iat: 0,
+            exp: 0,
+            jti: "j".into(),
+        }
+    }
+
+    #[test]
+    fn scopes_hold_by_whole_components() {
+        let table: &[(&str, Operation, &[u8], bool)] = &[
+            ("storage.read:/", Operation::Read, b"/", true),
+            ("storage.read:/", Operation::Read, b"/a/b", true),
+            ("storage.read:/a", Operation::Read, b"/a", true),
+            ("storage.read:/a/", Operation::Read, b"/a/b", true),
+            ("storage.read:/a", Operation::Read, b"/ab", false),
+            ("storage.read:/a", Operation::Read, b"/", false),
+            ("storage.read:/", Operation::Modify, b"/a", false),
+            ("storage.modify:/", Operation::Read, b"/a", false),
+            ("kuroshio.lease", Operation::Lease, b"", true),
+            ("kuroshio.lease", Operation::Plan, b"", false),
+            ("storage.read", Operation::Read, b"/a", false),
+            ("", Operation::Read, b"/a", false),
+        ];
+        for (scope, operation, path, allowed) in table {
+            assert_eq!(claims(scope).allow(*operation, path).is_ok(), *allowed, "{scope} {operation} {path:?}");
+        }
+    }
+
+    #[test]
+    fn only_known_scopes_are_issued() {
+        for good in [DEFAULT_SCOPE, "storage.read:/a/b", "kuroshio.plan"] {
+            assert_eq!(check_scope(good), Ok(()));
+        }
+        for bad in ["", "storage.read", "storage.read:a", "storage.read:/a/../b", "openid", "storage.stage:/"] {
+            assert!(matches!(check_scope(bad), Err(TokenError::BadScope(_))), "{bad}");
+        }
+    }
+}
