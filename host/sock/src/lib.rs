@@ -1,1 +1,34 @@
-//! TCP sockets with pacing rate, congestion control and TCP_INFO.
+//! TCP sockets with congestion control, pacing rate, buffers, time-outs and `TCP_INFO`.
+//!
+//! # Levels of a rate
+//!
+//! A plan's rate is *frame level*: bytes from the MAC header to the FCS. The kernel of a host without
+//! the `fq` qdisc paces inside TCP (`tcp_update_skb_after_send` in `net/ipv4/tcp_output.c`): a segment
+//! train of `len` bytes moves the next departure by `len / rate`, where `len` counts the TCP payload
+//! only, because headers are pushed onto the clone that leaves. So the rate given to
+//! `SO_MAX_PACING_RATE` is
+//!
+//! ```text
+//! payload_rate = frame_rate * mss / (mss + options + TCP 20 + IP 20|40 + MAC 14 + FCS 4)
+//! ```
+//!
+//! with `mss` the payload of a full segment (`tcpi_snd_mss`) and `options` 12 when timestamps are on.
+//! [`Framing`] holds these numbers; [`set_pacing`] is the one place that converts.
+//!
+//! # Time-outs
+//!
+//! A cut network is noticed in bounded time: [`USER_TIMEOUT_MS`] for data that is not acknowledged
+//! (`TCP_USER_TIMEOUT`), and keep-alive probes with the same bound for an idle connection.
+
+mod connect;
+mod framing;
+mod info;
+mod opt;
+
+pub use connect::{ConnectError, ConnectOptions, connect, listen};
+pub use framing::{Framing, Pacing};
+pub use info::{TcpInfo, tcp_info};
+pub use opt::{
+    KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS, congestion,
+    set_congestion, set_cork, set_keepalive, set_nodelay, set_notsent_lowat, set_pacing, set_user_timeout,
+};
