@@ -8,4 +8,7 @@
 
 extern crate alloc;
 
+pub mod pace;
 pub mod units;
+pub mod wan;
+pub mod wire;

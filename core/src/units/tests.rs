@@ -126,7 +126,8 @@ fn sizes_as_text() {
 
 #[test]
 fn ratios_as_text() {
-    let table: &[(&str, Result<(u64, u64), Problem>)] = &[
+    type Expected = Result<(u64, u64), Problem>;
+    let table: &[(&str, Expected)] = &[
         ("0", Ok((0, 1))),
         ("0.0%", Ok((0, 1))),
         ("1", Ok((1, 1))),

@@ -1,0 +1,26 @@
+//! When the next frame may start.
+//!
+//! A pacer is asked for each frame in turn, `depart(now, len)`, and answers with the frame's [`Slot`]. It
+//! holds no frames and no timer. Idle time earns no credit: after a pause the next frame starts at once
+//! and the spacing begins anew.
+//!
+//! Bound, for every pacer held to a frame-level rate m and every half-open window of T ps:
+//!
+//! ```text
+//!     bytes of the frames that start in it  <=  m * T / 8 + the last of these frames
+//! ```
+
+mod ifg;
+
+pub use ifg::{IfgShaper, Spacing, ifg_bytes};
+
+use crate::units::PicoTime;
+
+/// A frame's place on a medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// When its first bit leaves, on a wire that of the preamble.
+    pub start: PicoTime,
+    /// When the last bit of its FCS has left.
+    pub end: PicoTime,
+}
