@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod chunk;
 pub mod pace;
 pub mod units;
 pub mod wan;
