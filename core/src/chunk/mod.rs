@@ -21,13 +21,14 @@ mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
 mod tail;
+mod types;
 
 pub use digest::{
     Digest, DigestError, DigestTree, EMPTY_ROOT, Inserted, LEAF_BYTES, MAX_TREE_NODES, SubtreeHasher,
     piece_digest, subtree_cv,
 };
 pub use ranges::{RangeError, RangeSet};
-pub use scheduler::{
-    Acked, Config, FileId, MAX_CHUNK_BYTES, MAX_STREAMS, Piece, RECHECK, ScheduleError, Scheduler, Stats,
-    StreamId,
+pub use scheduler::Scheduler;
+pub use types::{
+    Acked, Config, FileId, MAX_CHUNK_BYTES, MAX_STREAMS, Piece, RECHECK, ScheduleError, Stats, StreamId,
 };
