@@ -10,8 +10,14 @@
 //!     bytes of the frames that start in it  <=  m * T / 8 + the last of these frames
 //! ```
 
+mod byte_clock;
+mod error;
+mod gap;
 mod ifg;
 
+pub use byte_clock::{ByteClockPacer, PACER_RATE_MAX, PACER_RATE_MIN};
+pub use error::PaceError;
+pub use gap::{GAP_FRAME_LIMIT_MIN, GapPackets, gap_packets, gap_packets_on_wire, gap_rate_max};
 pub use ifg::{IfgShaper, Spacing, ifg_bytes};
 
 use crate::units::PicoTime;
@@ -24,3 +30,6 @@ pub struct Slot {
     /// When the last bit of its FCS has left.
     pub end: PicoTime,
 }
+
+#[cfg(test)]
+mod tests;
