@@ -240,6 +240,7 @@ class Contender:
     `steps` run one after the other inside the timed part. `out` is compared with `like`, byte for
     byte; both None where nothing is copied. `bytes` replaces the comparison's own number, and
     `reading` gets the output of the steps and returns MB/s instead of bytes over seconds.
+    A `limit` is not a rival: it shows what the machine allows, and is listed apart.
     """
 
     name: str
@@ -251,6 +252,7 @@ class Contender:
     bytes: int = None
     reading: object = None
     ours: bool = False
+    limit: bool = False
 
 
 class Arena:

@@ -186,7 +186,7 @@ class Plan:
             f"tls-{way}", "tls",
             self._work(f"one file of {amount(self.asked.size)}", way,
                        "tmpfs to tmpfs, encrypted, digest checked at both ends by ours; "
-                       "the openssl rows are one cipher on one core, one end only"),
+                       "openssl is one cipher on one core, one end only"),
             self.asked.size, self._big(),
             [self.ours.copy(way, big, "blake3", secure=True), *rivals],
         )
@@ -194,7 +194,8 @@ class Plan:
     def cipher(self, name):
         argv = ["openssl", "speed", "-mr", "-seconds", "1", "-bytes", str(OPENSSL_BLOCK_BYTES),
                 "-evp", name]
-        return Contender(f"openssl speed {name} (limit)", [argv], reading=openssl_mb_per_s)
+        return Contender(f"openssl speed {name}", [argv], reading=openssl_mb_per_s,
+                         limit=True)
 
     # ------------------------------------------------------------ a rate
 
@@ -241,6 +242,8 @@ class Plan:
             Contender("dd to the disk, conv=fsync",
                       [["dd", f"if={source}", f"of={disk}", "bs=1M", "conv=fsync"]], (), disk, source),
         ]
+        for contender in contenders[1:]:
+            contender.limit = True
         return Comparison(
             "profile", "profile",
             f"{amount(self.asked.size)}: floors and ceilings of what a copy is made of; "

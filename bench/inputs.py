@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 
 BIG = "big"
 TREE = "tree"
@@ -50,3 +51,10 @@ def check_space(folder, needed):
     if free < needed:
         return f"{folder} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed"
     return None
+
+
+def file_system(folder):
+    """The type of the file system that holds `folder`, such as ext4."""
+    asked = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", str(folder)],
+                           capture_output=True, text=True)
+    return asked.stdout.strip() or "unknown"
