@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod chunk;
+pub mod meter;
 pub mod pace;
 pub mod units;
 pub mod wan;
