@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod chunk;
 pub mod meter;
 pub mod pace;
+pub mod plan;
 pub mod units;
 pub mod wan;
 pub mod wire;
