@@ -93,13 +93,18 @@ class Paths:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def left_behind(base):
+    """What runs whose process is gone (ended by kill -9) left in the folder `base`."""
+    for folder in Path(base).glob(PREFIX + "*"):
+        pid = folder.name[len(PREFIX):]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            yield folder
+
+
 def sweep(tmpfs_base, disk_base):
-    """Removes the folders of runs whose process is gone (ended by kill -9)."""
     for base in (tmpfs_base, disk_base):
-        for folder in Path(base).glob(PREFIX + "*"):
-            pid = folder.name[len(PREFIX):]
-            if pid.isdigit() and not Path("/proc", pid).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in left_behind(base):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---------------------------------------------------------------- CPU accounts
@@ -139,6 +144,8 @@ class CgroupAccounts:
     @classmethod
     def _try(cls, root, version, needed):
         try:
+            for group in left_behind(root.parent):
+                cls(group, version).remove()
             root.mkdir()
         except OSError:
             return None
@@ -171,6 +178,8 @@ class CgroupAccounts:
             for _ in range(100):
                 try:
                     group.rmdir()
+                    break
+                except FileNotFoundError:
                     break
                 except OSError:
                     time.sleep(0.02)
@@ -442,5 +451,6 @@ def same(like, out):
 def tail(path):
     with contextlib.suppress(OSError):
         text = path.read_bytes()[-QUOTED_LOG_BYTES:].decode(errors="replace")
-        return " ".join(text.split()) or "no output"
+        shown = "".join(c if c.isprintable() else " " for c in text)
+        return " ".join(shown.split()) or "no output"
     return "no output"

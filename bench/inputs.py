@@ -57,4 +57,5 @@ def file_system(folder):
     """The type of the file system that holds `folder`, such as ext4."""
     asked = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", str(folder)],
                            capture_output=True, text=True)
-    return asked.stdout.strip() or "unknown"
+    # Where mounts are stacked, the last line is the one on top.
+    return (asked.stdout.split() or ["unknown"])[-1]

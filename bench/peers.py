@@ -75,10 +75,8 @@ def versions():
     return found
 
 
-def as_user(name, group, privileged):
+def as_user(name, group):
     """argv prefix that gives up root, for the servers that insist on it."""
-    if not privileged:
-        return []
     return ["setpriv", "--reuid", name, "--regid", group, "--clear-groups"]
 
 
@@ -93,9 +91,8 @@ def user_exists(name):
 class Peers:
     """Servers and contenders over one set of folders. All servers serve `paths.tmpfs`."""
 
-    def __init__(self, paths, privileged):
+    def __init__(self, paths):
         self.paths = paths
-        self.privileged = privileged
 
     # ------------------------------------------------------------ servers
 
@@ -115,7 +112,7 @@ class Peers:
         return {server.name: server for server in found}
 
     def _gridftp(self):
-        argv = [*as_user("nobody", "nogroup", self.privileged), "globus-gridftp-server", "-s", "-aa",
+        argv = [*as_user("nobody", "nogroup"), "globus-gridftp-server", "-s", "-aa",
                 "-p", str(GRIDFTP_PORT),
                 "-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1"]
         return Server("gridftp", argv, GRIDFTP_PORT, {"HOME": "/tmp"})
@@ -131,12 +128,12 @@ class Peers:
             f"xrd.port {XROOTD_PORT}\n"
             f"all.adminpath {home}\n"
             f"all.pidpath {home}\n"
-            "xrootd.chksum max 2 adler32 crc32c\n"
+            "xrootd.chksum max 8 adler32 crc32c\n"
         )
         prefix = []
-        if self.privileged and user_exists("xrootd"):
+        if user_exists("xrootd"):
             shutil.chown(home, "xrootd", "xrootd")
-            prefix = as_user("xrootd", "xrootd", True)
+            prefix = as_user("xrootd", "xrootd")
         argv = [*prefix, "xrootd", "-c", str(config), "-n", "bench"]
         return Server("xrootd", argv, XROOTD_PORT, {"HOME": str(home)})
 
@@ -150,9 +147,8 @@ class Peers:
 
     def _rsync(self):
         config = self.paths.conf / "rsyncd.conf"
-        users = "uid = root\ngid = root\n" if self.privileged else ""
         config.write_text(
-            f"use chroot = no\n{users}address = 127.0.0.1\nport = {RSYNC_PORT}\n"
+            f"use chroot = no\nuid = root\ngid = root\naddress = 127.0.0.1\nport = {RSYNC_PORT}\n"
             f"[all]\npath = {self.paths.tmpfs}\nread only = no\n"
         )
         return Server(
