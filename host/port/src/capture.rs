@@ -162,7 +162,8 @@ fn realtime_minus_monotonic_ns() -> i128 {
 }
 
 /// The headers of a frame of `len` bytes of which `bytes` are at hand.
-pub(crate) fn look(bytes: &[u8], len: usize) -> Seen {
+#[must_use]
+pub fn look(bytes: &[u8], len: usize) -> Seen {
     parse(bytes, len).unwrap_or(Seen {
         flow: None,
         payload_len: u32::try_from(len.saturating_sub(14)).unwrap_or(u32::MAX),

@@ -1,0 +1,190 @@
+//! What went through the network, and what did not, by place and cause.
+//!
+//! For every path, frames are conserved at any moment:
+//!
+//! ```text
+//! sent = unrouted + no_memory + own wire's arrivals
+//! arrivals of a stage = departures + queue_full + lost + held
+//! departures of the last stage = delivered + not_taken
+//! ```
+
+use kuroshio_core::units::PicoTime;
+use kuroshio_core::wan::{Count, StageCounters};
+
+use crate::emulator::{Numbers, Snapshot, shaper_stages};
+use crate::host::CardCounters;
+use crate::topology::Topology;
+
+/// A port's counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// `host/port`.
+    pub name: String,
+    /// Frames that the host sent.
+    pub sent: Count,
+    /// Of these, frames to no port that it reaches: broadcast, multicast, unknown. Dropped.
+    pub unrouted: Count,
+    /// Of these, frames that found no memory. Dropped.
+    pub no_memory: Count,
+    /// The host's own wire with the card's queue.
+    pub wire: StageCounters,
+    /// The router's queue before this port's wire, and the wire to the host.
+    pub egress: StageCounters,
+    /// Frames that the host was given.
+    pub delivered: Count,
+    /// Frames that the host's kernel had no room for.
+    pub not_taken: Count,
+    /// What the kernel counted at the card.
+    pub card: CardCounters,
+}
+
+/// Counters of one direction of a link.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// `link:from>to`.
+    pub name: String,
+    /// The link itself.
+    pub stage: StageCounters,
+    /// Frames that a fault took before the queue.
+    pub fault_dropped: u64,
+    /// Frames that a fault damaged.
+    pub corrupted: u64,
+}
+
+/// Counters of a port's shaper.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShaperCounters {
+    /// `host/port`.
+    pub name: String,
+    /// The shaper.
+    pub stage: StageCounters,
+}
+
+/// All counters at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// When, since the start of the run.
+    pub at: PicoTime,
+    /// Every direction of every link.
+    pub links: Vec<LinkCounters>,
+    /// Every shaper.
+    pub shapers: Vec<ShaperCounters>,
+    /// Every port.
+    pub ports: Vec<PortCounters>,
+}
+
+impl Counters {
+    /// A direction of a link by its name.
+    #[must_use]
+    pub fn link(&self, name: &str) -> Option<&LinkCounters> {
+        self.links.iter().find(|l| l.name == name)
+    }
+
+    /// A port by its name, `host/port`.
+    #[must_use]
+    pub fn port(&self, name: &str) -> Option<&PortCounters> {
+        self.ports.iter().find(|p| p.name == name)
+    }
+
+    /// Frames that were lost anywhere in the emulated network: full queues of wires, shapers and
+    /// links, loss and faults of links. Not counted: `unrouted`, and what the machine itself lost
+    /// ([`Counters::machine_lost`]).
+    #[must_use]
+    pub fn dropped_frames(&self) -> u64 {
+        let links: u64 = self
+            .links
+            .iter()
+            .map(|l| l.stage.dropped().frames + l.fault_dropped)
+            .sum();
+        let shapers: u64 = self.shapers.iter().map(|s| s.stage.dropped().frames).sum();
+        let ports: u64 = self
+            .ports
+            .iter()
+            .map(|p| p.wire.dropped().frames + p.egress.dropped().frames)
+            .sum();
+        links + shapers + ports
+    }
+
+    /// Frames that the emulator or the kernel lost and no emulated queue: a run in which this is
+    /// not zero does not show the network that was asked for.
+    #[must_use]
+    pub fn machine_lost(&self) -> u64 {
+        self.ports
+            .iter()
+            .map(|p| {
+                p.no_memory.frames + p.not_taken.frames + p.card.tx_dropped + p.card.rx_dropped
+            })
+            .sum()
+    }
+
+    /// Frames inside the network now: waiting, being serialised or in flight.
+    #[must_use]
+    pub fn held_frames(&self) -> u64 {
+        let stages = self
+            .links
+            .iter()
+            .map(|l| &l.stage)
+            .chain(self.shapers.iter().map(|s| &s.stage))
+            .chain(self.ports.iter().flat_map(|p| [&p.wire, &p.egress]));
+        stages.map(|s| s.held.frames).sum()
+    }
+
+    /// Gives the emulator's numbers their names.
+    pub(crate) fn name(topology: &Topology, snapshot: &Snapshot, cards: Vec<CardCounters>) -> Self {
+        let numbers = Numbers::of(topology);
+        let stage = |n: usize| snapshot.stages.get(n).copied().unwrap_or_default();
+        let links = topology
+            .link_names()
+            .into_iter()
+            .enumerate()
+            .map(|(n, name)| {
+                let number = numbers.link(n);
+                let (fault_dropped, corrupted) =
+                    snapshot.faults.get(number).copied().unwrap_or_default();
+                LinkCounters {
+                    name,
+                    stage: stage(number),
+                    fault_dropped,
+                    corrupted,
+                }
+            })
+            .collect();
+        let names = topology.port_names();
+        let shapers = names
+            .iter()
+            .zip(shaper_stages(topology))
+            .filter_map(|(name, number)| {
+                Some(ShaperCounters {
+                    name: name.clone(),
+                    stage: stage(number?),
+                })
+            })
+            .collect();
+        let ports = names
+            .into_iter()
+            .enumerate()
+            .zip(cards)
+            .map(|((n, name), card)| {
+                let [sent, unrouted, no_memory, delivered, not_taken] =
+                    snapshot.ports.get(n).copied().unwrap_or_default();
+                PortCounters {
+                    name,
+                    sent,
+                    unrouted,
+                    no_memory,
+                    wire: stage(numbers.own_wire(n)),
+                    egress: stage(numbers.egress(n)),
+                    delivered,
+                    not_taken,
+                    card,
+                }
+            })
+            .collect();
+        Self {
+            at: snapshot.at,
+            links,
+            shapers,
+            ports,
+        }
+    }
+}

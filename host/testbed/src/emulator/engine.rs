@@ -1,0 +1,295 @@
+//! The emulated network without the machine: frames and times in, frames to be written out.
+//!
+//! Events go in the order of their exact times over all stages, so a frame's arrival at a stage
+//! is the departure from the one before it, to the picosecond, however late the engine runs.
+//! At one instant: changes first, then stages in the order of their numbers.
+
+use std::rc::Rc;
+
+use kuroshio_core::units::{FrameBytes, PicoTime};
+use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_port::look;
+
+use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
+use super::stage::{Action, Numbers, Stage, build, shaper_stages};
+use super::tourney::Tourney;
+use super::trace::{Fate, Point, Trace, TraceRecord};
+use crate::topology::Topology;
+
+/// Memory that is made before a run, at most.
+const PREPARED_BYTES: u64 = 1 << 30;
+
+/// Frames shorter than this are moved to small memory.
+const SMALL: usize = 256;
+
+const NO_PATH: u16 = u16::MAX;
+
+/// What happened to frames outside of the stages, by port.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PortCounts {
+    pub sent: Count,
+    pub unrouted: Count,
+    pub no_memory: Count,
+    pub delivered: Count,
+    pub not_taken: Count,
+}
+
+pub(super) struct Engine {
+    pub stages: Vec<Stage>,
+    pub ports: Vec<PortCounts>,
+    pub trace: Option<Trace>,
+    due: Tourney,
+    /// The stages of every path, and the port it leads to.
+    paths: Vec<(Vec<usize>, usize)>,
+    /// `from * ports + to`: the number of the path.
+    table: Vec<u16>,
+    /// Longest frame of every port, without check sequence.
+    longest: Vec<usize>,
+    pool: Rc<Pool>,
+    changes: Vec<(PicoTime, usize, Action)>,
+}
+
+impl Engine {
+    pub fn new(topology: &Topology) -> Self {
+        let numbers = Numbers::of(topology);
+        let shapers = shaper_stages(topology);
+        let stages = build(topology);
+        let mut table = vec![NO_PATH; numbers.ports * numbers.ports];
+        let mut paths = Vec::with_capacity(topology.paths.len());
+        for path in &topology.paths {
+            let mut way = vec![numbers.own_wire(path.from)];
+            way.extend(shapers.get(path.from).copied().flatten());
+            way.extend(path.links.iter().map(|&l| numbers.link(l)));
+            way.push(numbers.egress(path.to));
+            if let Some(slot) = table.get_mut(path.from * numbers.ports + path.to) {
+                *slot = u16::try_from(paths.len()).unwrap_or(NO_PATH);
+            }
+            paths.push((way, path.to));
+        }
+        let pool = Pool::new(MAX_POOL_BYTES);
+        prepare(&pool, topology);
+        Self {
+            due: Tourney::new(stages.len()),
+            stages,
+            ports: vec![PortCounts::default(); numbers.ports],
+            trace: None,
+            paths,
+            table,
+            longest: topology
+                .ports()
+                .map(|(_, p)| p.mtu_bytes as usize + 18)
+                .collect(),
+            pool,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Memory for the next frame of a port.
+    pub fn room_for(&self, port: usize) -> Option<Frame> {
+        self.pool.take(*self.longest.get(port)?)
+    }
+
+    /// Counts a frame for which there was no memory.
+    pub fn no_memory(&mut self, port: usize, len: usize) {
+        if let Some(counts) = self.ports.get_mut(port) {
+            counts.sent.add(kuroshio_core::wire::frame_of_capture(len));
+            counts
+                .no_memory
+                .add(kuroshio_core::wire::frame_of_capture(len));
+        }
+    }
+
+    /// A host sent a frame: it arrives at its own wire.
+    pub fn ingress(&mut self, at: PicoTime, port: usize, mut frame: Frame) {
+        let len = kuroshio_core::wire::frame_of_capture(frame.bytes().len());
+        let Some(counts) = self.ports.get_mut(port) else {
+            return;
+        };
+        counts.sent.add(len);
+        let Some(path) = self.route(port, frame.bytes()) else {
+            if let Some(counts) = self.ports.get_mut(port) {
+                counts.unrouted.add(len);
+            }
+            return;
+        };
+        if frame.bytes().len() <= SMALL
+            && let Some(mut small) = self.pool.take(frame.bytes().len())
+        {
+            small.set_len(frame.bytes().len());
+            small.bytes_mut().copy_from_slice(frame.bytes());
+            frame = small;
+        }
+        let mut meta = Meta {
+            path,
+            from: u16::try_from(port).unwrap_or(u16::MAX),
+            ..Meta::default()
+        };
+        if self.trace.is_some() {
+            let seen = look(frame.bytes(), frame.bytes().len());
+            meta.payload = u16::try_from(seen.payload_len).unwrap_or(u16::MAX);
+            if let Some(flow) = seen.flow {
+                meta.src_port = flow.src_port;
+                meta.dst_port = flow.dst_port;
+            }
+        }
+        frame.set_meta(meta);
+        self.offer(port, at, len, frame);
+    }
+
+    fn route(&self, from: usize, bytes: &[u8]) -> Option<u16> {
+        let mac: [u8; 6] = bytes.get(..6)?.try_into().ok()?;
+        let to = usize::from(u16::from_be_bytes([mac[4], mac[5]]));
+        if mac != crate::host::mac_of(to) || to >= self.ports.len() {
+            return None;
+        }
+        let path = *self.table.get(from * self.ports.len() + to)?;
+        (path != NO_PATH).then_some(path)
+    }
+
+    fn offer(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame) {
+        let Some(there) = self.stages.get_mut(stage) else {
+            return;
+        };
+        let meta = frame.meta();
+        let point = there.input;
+        let fate = if there.faults().is_some_and(super::fault::Faults::loses) {
+            Fate::Fault
+        } else if there.handle_frame(at, len, frame).is_err() {
+            Fate::QueueFull
+        } else {
+            Fate::Passed
+        };
+        let next = there.next_wakeup_ps();
+        self.due.set(stage, next);
+        self.note(at, point, fate, len, meta);
+    }
+
+    fn note(&mut self, at: PicoTime, point: Point, fate: Fate, len: FrameBytes, meta: Meta) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceRecord {
+                at,
+                point,
+                fate,
+                frame_len: u32::try_from(len.get()).unwrap_or(u32::MAX),
+                payload_len: meta.payload,
+                from_port: meta.from,
+                src_port: meta.src_port,
+                dst_port: meta.dst_port,
+            });
+        }
+    }
+
+    /// Adds a change at an exact time; one that is past happens now, before anything else.
+    pub fn schedule(&mut self, at: PicoTime, stage: usize, action: Action) {
+        let place = self.changes.partition_point(|(t, ..)| *t <= at);
+        self.changes.insert(place, (at, stage, action));
+    }
+
+    /// When the next event is due, ps of the run.
+    pub fn next_ps(&self) -> u64 {
+        let change = self.changes.first().map_or(u64::MAX, |(t, ..)| t.as_ps());
+        change.min(self.due.first().0)
+    }
+
+    /// Works off the next event if it is due by `now`: frames that leave the network go to
+    /// `write(port, exact time, frame)`. `false` when nothing was due.
+    pub fn step(
+        &mut self,
+        now: PicoTime,
+        write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool,
+    ) -> bool {
+        if self.next_ps() > now.as_ps() {
+            return false;
+        }
+        let (due, stage) = self.due.first();
+        if self.changes.first().is_some_and(|(t, ..)| t.as_ps() <= due) {
+            let (at, stage, action) = self.changes.remove(0);
+            if let Some(there) = self.stages.get_mut(stage) {
+                there.apply(at, action);
+                let next = there.next_wakeup_ps();
+                self.due.set(stage, next);
+            }
+            return true;
+        }
+        let at = PicoTime::from_ps(due);
+        while let Some(departure) = self.stages.get_mut(stage).and_then(|s| s.poll(at)) {
+            self.forward(stage, departure.at, departure.len, departure.token, write);
+        }
+        if let Some(there) = self.stages.get_mut(stage) {
+            let next = there.next_wakeup_ps();
+            self.due.set(stage, next);
+        }
+        true
+    }
+
+    fn forward(
+        &mut self,
+        stage: usize,
+        at: PicoTime,
+        len: FrameBytes,
+        mut frame: Frame,
+        write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool,
+    ) {
+        let mut meta = frame.meta();
+        if let Some(there) = self.stages.get_mut(stage) {
+            if let Some(faults) = there.faults() {
+                faults.damage(frame.bytes_mut());
+            }
+            if let Some(point) = there.output {
+                self.note(at, point, Fate::Passed, len, meta);
+            }
+        }
+        meta.hop += 1;
+        frame.set_meta(meta);
+        let Some((way, to)) = self.paths.get(usize::from(meta.path)) else {
+            return;
+        };
+        if let Some(&next) = way.get(usize::from(meta.hop)) {
+            self.offer(next, at, len, frame);
+            return;
+        }
+        let to = *to;
+        let taken = write(to, at, &frame);
+        if let Some(counts) = self.ports.get_mut(to) {
+            if taken {
+                counts.delivered.add(len);
+            } else {
+                counts.not_taken.add(len);
+            }
+        }
+    }
+
+    /// The counters of a stage.
+    pub fn stage_counters(&mut self, stage: usize) -> StageCounters {
+        self.stages
+            .get_mut(stage)
+            .map_or_else(StageCounters::default, Stage::counters)
+    }
+}
+
+/// Makes memory for what can be in flight and in queues, as far as the limit goes.
+fn prepare(pool: &Pool, topology: &Topology) {
+    let longest = topology
+        .ports()
+        .map(|(_, p)| p.mtu_bytes as usize + 18)
+        .max()
+        .unwrap_or(0);
+    let links: u64 = topology
+        .links
+        .iter()
+        .flat_map(|l| l.directions)
+        .map(|d| {
+            let in_flight = d.capacity.bytes_in(d.one_way_delay);
+            in_flight.saturating_add(d.queue_limit.get())
+        })
+        .fold(0, u64::saturating_add);
+    let shapers: u64 = topology
+        .ports()
+        .filter_map(|(_, p)| p.shaper)
+        .map(|s| s.queue.get())
+        .fold(0, u64::saturating_add);
+    let bytes = links.saturating_add(shapers).min(PREPARED_BYTES);
+    let frames = usize::try_from(bytes / (longest as u64 + 1)).unwrap_or(0) + 64;
+    pool.prepare(longest, frames);
+    pool.prepare(SMALL, frames);
+}

@@ -1,0 +1,175 @@
+//! Memory of frames: taken from a free list, returned when a frame is dropped, whoever drops it.
+//!
+//! Three sizes, so that acknowledgements do not occupy the memory of jumbo frames. Memory is
+//! touched when it is made, and much of it is made before the run.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Bytes of a frame's memory, by size.
+const SIZES: [usize; 3] = [256, 2048, 9344];
+
+/// Most memory of all frames of a testbed: 10 Gbps over 400 ms, both ways, and the queues.
+pub const MAX_POOL_BYTES: usize = 4 << 30;
+
+/// What is known of a frame since it came in.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Meta {
+    /// Number of its path.
+    pub path: u16,
+    /// Stages of the path that it has passed.
+    pub hop: u16,
+    /// Number of the port it came from.
+    pub from: u16,
+    /// Transport ports, when a trace is running.
+    pub src_port: u16,
+    pub dst_port: u16,
+    /// Bytes after the transport header, when a trace is running.
+    pub payload: u16,
+}
+
+struct Inner {
+    meta: Meta,
+    len: usize,
+    data: Box<[u8]>,
+}
+
+/// A frame in its memory. Dropping it gives the memory back.
+pub(super) struct Frame {
+    inner: Option<Box<Inner>>,
+    pool: Rc<Pool>,
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Frame({} bytes)", self.bytes().len())
+    }
+}
+
+impl Frame {
+    pub fn bytes(&self) -> &[u8] {
+        self.inner
+            .as_deref()
+            .and_then(|i| i.data.get(..i.len))
+            .unwrap_or(&[])
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.inner
+            .as_deref_mut()
+            .and_then(|i| i.data.get_mut(..i.len))
+            .unwrap_or(&mut [])
+    }
+
+    /// All the memory, to be filled; [`Frame::set_len`] then says how far.
+    pub fn room(&mut self) -> &mut [u8] {
+        self.inner.as_deref_mut().map_or(&mut [], |i| &mut i.data)
+    }
+
+    pub fn set_len(&mut self, len: usize) {
+        if let Some(inner) = &mut self.inner {
+            inner.len = len.min(inner.data.len());
+        }
+    }
+
+    pub fn meta(&self) -> Meta {
+        self.inner.as_deref().map_or(Meta::default(), |i| i.meta)
+    }
+
+    pub fn set_meta(&mut self, meta: Meta) {
+        if let Some(inner) = &mut self.inner {
+            inner.meta = meta;
+        }
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            self.pool.give_back(inner);
+        }
+    }
+}
+
+/// The free lists.
+pub(super) struct Pool {
+    free: [RefCell<Vec<Box<Inner>>>; 3],
+    made: Cell<usize>,
+    limit: usize,
+}
+
+impl Pool {
+    pub fn new(limit: usize) -> Rc<Self> {
+        Rc::new(Self {
+            free: Default::default(),
+            made: Cell::new(0),
+            limit,
+        })
+    }
+
+    /// Makes memory for `count` frames of up to `len` bytes ahead, as far as the limit goes.
+    pub fn prepare(&self, len: usize, count: usize) {
+        let Some(size) = size_for(len) else { return };
+        let made: Vec<Box<Inner>> = (0..count).map_while(|_| self.make(size)).collect();
+        self.free[size].borrow_mut().extend(made);
+    }
+
+    /// Memory for a frame of up to `len` bytes, or `None` above the limit.
+    pub fn take(self: &Rc<Self>, len: usize) -> Option<Frame> {
+        let size = size_for(len)?;
+        let recycled = self.free[size].borrow_mut().pop();
+        let inner = match recycled {
+            Some(inner) => inner,
+            None => self.make(size)?,
+        };
+        Some(Frame {
+            inner: Some(inner),
+            pool: Rc::clone(self),
+        })
+    }
+
+    fn make(&self, size: usize) -> Option<Box<Inner>> {
+        let bytes = SIZES[size];
+        if self.made.get() + bytes > self.limit {
+            return None;
+        }
+        self.made.set(self.made.get() + bytes);
+        Some(Box::new(Inner {
+            meta: Meta::default(),
+            len: 0,
+            // Not zero: zeroed memory would be mapped at its first use, in the run.
+            data: vec![1; bytes].into_boxed_slice(),
+        }))
+    }
+
+    fn give_back(&self, inner: Box<Inner>) {
+        if let Some(size) = size_for(inner.data.len()) {
+            self.free[size].borrow_mut().push(inner);
+        }
+    }
+}
+
+fn size_for(len: usize) -> Option<usize> {
+    SIZES.iter().position(|&s| len <= s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_back_and_the_limit_holds() {
+        let pool = Pool::new(2048 * 2);
+        let a = pool.take(1518).expect("first");
+        let b = pool.take(1518).expect("second");
+        assert!(pool.take(1518).is_none());
+        assert!(pool.take(60).is_none());
+        drop(a);
+        let mut c = pool.take(300).expect("returned");
+        c.set_len(5);
+        assert_eq!(c.bytes().len(), 5);
+        drop((b, c));
+        assert_eq!(pool.made.get(), 4096);
+        assert!(pool.take(10_000).is_none(), "no frame is that long");
+    }
+}

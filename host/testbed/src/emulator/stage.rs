@@ -1,0 +1,197 @@
+//! One stage of the emulated network, of any kind, and what can be changed in it.
+
+use kuroshio_core::pace::Spacing;
+use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio};
+use kuroshio_core::wan::{
+    Departure, Dropped, Link, PortWire, Shaper, ShaperConfig, Stage as _, StageCounters,
+};
+
+use super::fault::{Damage, Faults};
+use super::pool::Frame;
+use super::trace::Point;
+use crate::topology::Topology;
+
+pub(super) enum Kind {
+    Wire(PortWire<Frame>),
+    Shaper(Shaper<Frame>),
+    Link(Box<(Link<Frame>, Faults)>),
+}
+
+/// A stage with its place in the network.
+pub(super) struct Stage {
+    pub kind: Kind,
+    /// How its input is called in a trace.
+    pub input: Point,
+    /// How its output is called in a trace, where that is not the next one's input.
+    pub output: Option<Point>,
+}
+
+macro_rules! each {
+    ($self:expr, $stage:ident => $call:expr) => {
+        match &mut $self.kind {
+            Kind::Wire($stage) => $call,
+            Kind::Shaper($stage) => $call,
+            Kind::Link(link) => {
+                let $stage = &mut link.0;
+                $call
+            }
+        }
+    };
+}
+
+impl Stage {
+    pub fn handle_frame(
+        &mut self,
+        at: PicoTime,
+        len: FrameBytes,
+        frame: Frame,
+    ) -> Result<(), Dropped<Frame>> {
+        each!(self, stage => stage.handle_frame(at, len, frame))
+    }
+
+    pub fn poll(&mut self, now: PicoTime) -> Option<Departure<Frame>> {
+        each!(self, stage => stage.poll(now))
+    }
+
+    pub fn next_wakeup_ps(&mut self) -> u64 {
+        each!(self, stage => stage.next_wakeup()).map_or(u64::MAX, PicoTime::as_ps)
+    }
+
+    pub fn counters(&mut self) -> StageCounters {
+        each!(self, stage => stage.counters())
+    }
+
+    pub fn faults(&mut self) -> Option<&mut Faults> {
+        match &mut self.kind {
+            Kind::Link(link) => Some(&mut link.1),
+            _ => None,
+        }
+    }
+
+    /// Does what was asked, at an exact time. What does not fit the kind of stage does nothing:
+    /// the testbed checks names before it asks.
+    pub fn apply(&mut self, at: PicoTime, action: Action) {
+        match (&mut self.kind, action) {
+            (Kind::Shaper(shaper), Action::Spacing(spacing)) => shaper.set_spacing(at, spacing),
+            (Kind::Link(link), action) => {
+                let (link, faults) = link.as_mut();
+                match action {
+                    Action::Capacity(rate) => link.set_capacity(at, rate),
+                    Action::Delay(delay) => link.set_one_way_delay(at, delay),
+                    Action::Loss(loss) => link.set_loss(at, loss),
+                    Action::Queue(limit) => link.set_queue_limit(at, limit),
+                    Action::Cut(cut) => faults.cut = cut,
+                    Action::DropNext(count) => faults.drop_next = count,
+                    Action::CorruptNext(count, kind) => {
+                        faults.corrupt_next = (count > 0).then_some((count, kind));
+                    }
+                    Action::CorruptEvery(every, kind) => {
+                        faults.corrupt_every = (every > 0).then_some((every, kind));
+                    }
+                    Action::Spacing(_) => {}
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A change of one stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Capacity(BitRate),
+    Delay(PicoDuration),
+    Loss(Ratio),
+    Queue(FrameBytes),
+    Cut(bool),
+    DropNext(u64),
+    CorruptNext(u64, Damage),
+    CorruptEvery(u64, Damage),
+    Spacing(Spacing),
+}
+
+/// The numbers of the stages: ports' own wires, shapers, links, and ports' egress wires.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbers {
+    pub ports: usize,
+    pub links: usize,
+}
+
+impl Numbers {
+    pub fn of(topology: &Topology) -> Self {
+        Self {
+            ports: topology.ports().count(),
+            links: 2 * topology.links.len(),
+        }
+    }
+
+    pub fn own_wire(self, port: usize) -> usize {
+        port
+    }
+
+    pub fn egress(self, port: usize) -> usize {
+        self.ports + port
+    }
+
+    pub fn link(self, link: usize) -> usize {
+        2 * self.ports + link
+    }
+
+    /// Of the port with a shaper that is the `nth` such.
+    pub fn shaper(self, nth: usize) -> usize {
+        2 * self.ports + self.links + nth
+    }
+}
+
+/// The stage of every port's shaper, by port.
+pub(crate) fn shaper_stages(topology: &Topology) -> Vec<Option<usize>> {
+    let numbers = Numbers::of(topology);
+    let mut nth = 0;
+    topology
+        .ports()
+        .map(|(_, port)| {
+            port.shaper.map(|_| {
+                nth += 1;
+                numbers.shaper(nth - 1)
+            })
+        })
+        .collect()
+}
+
+/// All stages, in the order of their numbers.
+pub(super) fn build(topology: &Topology) -> Vec<Stage> {
+    let ports: Vec<_> = topology.ports().map(|(_, p)| p).collect();
+    let numbered = || (0u16..).zip(&ports);
+    let own = numbered().map(|(n, p)| Stage {
+        kind: Kind::Wire(PortWire::new(p.wire, p.queue)),
+        input: Point::PortIn(n),
+        output: None,
+    });
+    let egress = numbered().map(|(n, p)| Stage {
+        kind: Kind::Wire(PortWire::new(p.wire, p.egress_queue)),
+        input: Point::EgressIn(n),
+        output: Some(Point::PortOut(n)),
+    });
+    let directions = topology.links.iter().flat_map(|l| l.directions);
+    let links = (0u16..).zip(directions).map(|(n, config)| Stage {
+        kind: Kind::Link(Box::new((
+            Link::new(config, topology.seed ^ (u64::from(n) << 48)),
+            Faults::default(),
+        ))),
+        input: Point::LinkIn(n),
+        output: Some(Point::LinkOut(n)),
+    });
+    let shapers = numbered().filter_map(|(n, p)| {
+        let shaper = p.shaper?;
+        Some(Stage {
+            kind: Kind::Shaper(Shaper::new(ShaperConfig {
+                line: p.wire,
+                spacing: shaper.spacing,
+                queue_limit: shaper.queue,
+            })),
+            input: Point::ShaperIn(n),
+            output: None,
+        })
+    });
+    own.chain(egress).chain(links).chain(shapers).collect()
+}

@@ -1,0 +1,490 @@
+//! The topology file as it is written, and its checks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use kuroshio_core::pace::Spacing;
+use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, Ratio, WireBytes, parse_bytes};
+use kuroshio_core::wan::LinkConfig;
+use kuroshio_core::wire::LineRate;
+use serde::Deserialize;
+
+use crate::net::Net;
+use crate::topology::{
+    self as checked, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU,
+    MAX_NAME, MAX_PORTS, MAX_QUEUE, MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError,
+    capacity_limit, default, loss_limit,
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Topology {
+    name: String,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    host: Vec<Host>,
+    #[serde(default)]
+    router: Vec<Router>,
+    #[serde(default)]
+    link: Vec<Link>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Host {
+    name: String,
+    #[serde(default)]
+    sysctl: BTreeMap<String, String>,
+    #[serde(default)]
+    port: Vec<Port>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Port {
+    name: String,
+    mtu: Option<String>,
+    wire: Option<String>,
+    address: OneOrMany,
+    router: String,
+    queue: Option<String>,
+    egress_queue: Option<String>,
+    shape: Option<String>,
+    gap: Option<String>,
+    shape_queue: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Router {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    name: String,
+    between: [String; 2],
+    capacity: String,
+    wire: Option<String>,
+    one_way_delay: String,
+    queue: Option<String>,
+    loss: Option<String>,
+    #[serde(default)]
+    carries: Vec<String>,
+    reverse: Option<Reverse>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reverse {
+    capacity: Option<String>,
+    wire: Option<String>,
+    one_way_delay: Option<String>,
+    queue: Option<String>,
+    loss: Option<String>,
+}
+
+type Checked<T> = Result<T, TopologyError>;
+
+impl Topology {
+    pub(crate) fn check(self) -> Checked<checked::Topology> {
+        name("topology name", &self.name, MAX_NAME)?;
+        at_most("hosts", self.host.len(), MAX_HOSTS)?;
+        at_most("routers", self.router.len(), MAX_ROUTERS)?;
+        at_most("links", self.link.len(), MAX_LINKS)?;
+        at_most(
+            "ports",
+            self.host.iter().map(|h| h.port.len()).sum(),
+            MAX_PORTS,
+        )?;
+        if self.host.is_empty() {
+            return Err(TopologyError::new("hosts", "none: at least one [[host]]"));
+        }
+        let routers: Vec<String> = self.router.into_iter().map(|r| r.name).collect();
+        for router in &routers {
+            name(&format!("router {router:?}"), router, MAX_NAME)?;
+        }
+        unique("router", routers.iter())?;
+        unique("host", self.host.iter().map(|h| &h.name))?;
+        unique("link", self.link.iter().map(|l| &l.name))?;
+        let hosts = self
+            .host
+            .into_iter()
+            .map(|h| h.check(&routers))
+            .collect::<Checked<Vec<_>>>()?;
+        let links = self
+            .link
+            .into_iter()
+            .map(|l| l.check(&routers))
+            .collect::<Checked<Vec<_>>>()?;
+        addresses_once(&hosts)?;
+        Ok(checked::Topology {
+            name: self.name,
+            seed: self.seed,
+            hosts,
+            routers,
+            links,
+            paths: Vec::new(),
+        })
+    }
+}
+
+impl Host {
+    fn check(self, routers: &[String]) -> Checked<checked::Host> {
+        let place = format!("host {:?}", self.name);
+        name(&place, &self.name, MAX_NAME)?;
+        at_most(&format!("{place}: sysctls"), self.sysctl.len(), MAX_SYSCTLS)?;
+        for (key, value) in &self.sysctl {
+            sysctl(&format!("{place}: sysctl {key:?}"), key, value)?;
+        }
+        unique(&format!("{place}: port"), self.port.iter().map(|p| &p.name))?;
+        let ports = self
+            .port
+            .into_iter()
+            .map(|p| p.check(&place, routers))
+            .collect::<Checked<Vec<_>>>()?;
+        one_port_per_subnet(&place, &ports)?;
+        Ok(checked::Host {
+            name: self.name,
+            sysctl: self.sysctl,
+            ports,
+        })
+    }
+}
+
+impl Port {
+    fn check(self, host: &str, routers: &[String]) -> Checked<checked::Port> {
+        let place = format!("{host}, port {:?}", self.name);
+        name(&place, &self.name, kuroshio_port::MAX_NAME)?;
+        if self.name == "lo" {
+            return Err(TopologyError::new(place, "lo is the loopback's name"));
+        }
+        let texts = match self.address {
+            OneOrMany::One(text) => vec![text],
+            OneOrMany::Many(texts) => texts,
+        };
+        at_most(&format!("{place}: addresses"), texts.len(), MAX_ADDRESSES)?;
+        let addresses = texts
+            .iter()
+            .map(|text| parse::<Net>(&place, "address", text))
+            .collect::<Checked<Vec<_>>>()?;
+        for net in &addresses {
+            usable(&place, *net)?;
+        }
+        let v6 = addresses.iter().any(|n| n.ip.is_ipv6());
+        let least = if v6 { MIN_MTU_V6 } else { MIN_MTU };
+        let mtu = size(&place, "mtu", self.mtu.as_deref().unwrap_or(default::MTU))?;
+        if !(least..=MAX_MTU).contains(&mtu) {
+            return Err(TopologyError::new(
+                format!("{place}: mtu"),
+                format!("{mtu}B: {least}B to {MAX_MTU}B"),
+            ));
+        }
+        let wire = wire(&place, self.wire.as_deref().unwrap_or(default::WIRE))?;
+        let queue = queue(&place, "queue", self.queue.as_deref(), default::QUEUE)?;
+        let egress = queue_or(&place, "egress_queue", self.egress_queue.as_deref(), queue)?;
+        let shaper = shaper(&place, self.shape, self.gap, self.shape_queue, wire)?;
+        Ok(checked::Port {
+            mtu_bytes: u32::try_from(mtu).unwrap_or(u32::MAX),
+            wire,
+            router: index(&format!("{place}: router"), &self.router, routers)?,
+            queue,
+            egress_queue: egress,
+            shaper,
+            addresses,
+            name: self.name,
+        })
+    }
+}
+
+fn shaper(
+    place: &str,
+    shape: Option<String>,
+    gap: Option<String>,
+    limit: Option<String>,
+    wire: LineRate,
+) -> Checked<Option<checked::PortShaper>> {
+    let spacing = match (shape, gap) {
+        (Some(_), Some(_)) => {
+            return Err(TopologyError::new(
+                place,
+                "both shape and gap: only one of them",
+            ));
+        }
+        (Some(text), None) => {
+            let rate: BitRate = parse(place, "shape", &text)?;
+            if rate > wire.bit_rate() {
+                return Err(TopologyError::new(
+                    format!("{place}: shape"),
+                    format!("{rate} is more than the wire's {wire}"),
+                ));
+            }
+            Spacing::Rate(rate)
+        }
+        (None, Some(text)) => {
+            let bytes = size(place, "gap", &text)?;
+            if bytes > MAX_QUEUE {
+                return Err(TopologyError::new(
+                    format!("{place}: gap"),
+                    format!("{text:?}: at most 4GiB"),
+                ));
+            }
+            Spacing::Gap(WireBytes::new(bytes))
+        }
+        (None, None) if limit.is_some() => {
+            return Err(TopologyError::new(
+                format!("{place}: shape_queue"),
+                "there is neither shape nor gap",
+            ));
+        }
+        (None, None) => return Ok(None),
+    };
+    let queue = queue(place, "shape_queue", limit.as_deref(), default::SHAPE_QUEUE)?;
+    Ok(Some(checked::PortShaper { spacing, queue }))
+}
+
+impl Link {
+    fn check(self, routers: &[String]) -> Checked<checked::Link> {
+        let place = format!("link {:?}", self.name);
+        name(&place, &self.name, MAX_NAME)?;
+        let [a, b] = &self.between;
+        let between = [
+            index(&format!("{place}: between"), a, routers)?,
+            index(&format!("{place}: between"), b, routers)?,
+        ];
+        if a == b {
+            return Err(TopologyError::new(
+                format!("{place}: between"),
+                format!("{a:?} twice: two different routers"),
+            ));
+        }
+        at_most(&format!("{place}: carries"), self.carries.len(), MAX_CARRIES)?;
+        let carries = self
+            .carries
+            .iter()
+            .map(|text| parse::<Net>(&place, "carries", text).map(|n| n.subnet()))
+            .collect::<Checked<Vec<_>>>()?;
+        let queue_text = self.queue.as_deref().unwrap_or(default::LINK_QUEUE);
+        let loss_text = self.loss.as_deref().unwrap_or(default::LOSS);
+        let there = Direction {
+            capacity: &self.capacity,
+            wire: self.wire.as_deref(),
+            one_way_delay: &self.one_way_delay,
+            queue: queue_text,
+            loss: loss_text,
+        };
+        let reverse = self.reverse.as_ref();
+        let pick = |get: fn(&Reverse) -> &Option<String>| reverse.and_then(|r| get(r).as_deref());
+        let back = Direction {
+            capacity: pick(|r| &r.capacity).unwrap_or(there.capacity),
+            wire: pick(|r| &r.wire).or(there.wire),
+            one_way_delay: pick(|r| &r.one_way_delay).unwrap_or(there.one_way_delay),
+            queue: pick(|r| &r.queue).unwrap_or(queue_text),
+            loss: pick(|r| &r.loss).unwrap_or(loss_text),
+        };
+        Ok(checked::Link {
+            between,
+            directions: [
+                there.check(&place)?,
+                back.check(&format!("{place}, reverse"))?,
+            ],
+            carries,
+            name: self.name,
+        })
+    }
+}
+
+struct Direction<'a> {
+    capacity: &'a str,
+    wire: Option<&'a str>,
+    one_way_delay: &'a str,
+    queue: &'a str,
+    loss: &'a str,
+}
+
+impl Direction<'_> {
+    fn check(&self, place: &str) -> Checked<LinkConfig> {
+        let limited = |what: &str, problem| TopologyError::new(format!("{place}: {what}"), problem);
+        let delay: PicoDuration = parse(place, "one_way_delay", self.one_way_delay)?;
+        if delay > MAX_DELAY {
+            return Err(limited("one_way_delay", format!("{delay}: at most 10s")));
+        }
+        Ok(LinkConfig {
+            capacity: capacity_limit(parse(place, "capacity", self.capacity)?)
+                .map_err(|p| limited("capacity", p))?,
+            wire: self.wire.map(|text| wire(place, text)).transpose()?,
+            one_way_delay: delay,
+            queue_limit: queue(place, "queue", Some(self.queue), default::LINK_QUEUE)?,
+            loss: loss_limit(parse::<Ratio>(place, "loss", self.loss)?)
+                .map_err(|p| limited("loss", p))?,
+        })
+    }
+}
+
+fn parse<T: FromStr<Err: Display>>(place: &str, field: &str, text: &str) -> Checked<T> {
+    text.parse()
+        .map_err(|e: T::Err| TopologyError::new(format!("{place}: {field}"), e.to_string()))
+}
+
+fn size(place: &str, field: &str, text: &str) -> Checked<u64> {
+    parse_bytes(text).map_err(|e| TopologyError::new(format!("{place}: {field}"), e.to_string()))
+}
+
+fn wire(place: &str, text: &str) -> Checked<LineRate> {
+    let line: LineRate = parse(place, "wire", text)?;
+    capacity_limit(line.bit_rate()).map_err(|p| TopologyError::new(format!("{place}: wire"), p))?;
+    Ok(line)
+}
+
+fn queue(place: &str, field: &str, text: Option<&str>, default: &str) -> Checked<FrameBytes> {
+    let bytes = size(place, field, text.unwrap_or(default))?;
+    if bytes > MAX_QUEUE {
+        return Err(TopologyError::new(
+            format!("{place}: {field}"),
+            format!("{bytes}B: at most 4GiB"),
+        ));
+    }
+    Ok(FrameBytes::new(bytes))
+}
+
+fn queue_or(place: &str, field: &str, text: Option<&str>, or: FrameBytes) -> Checked<FrameBytes> {
+    match text {
+        Some(text) => queue(place, field, Some(text), text),
+        None => Ok(or),
+    }
+}
+
+fn name(place: &str, text: &str, most: usize) -> Checked<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let valid = !text.is_empty()
+        && text.len() <= most
+        && text.chars().all(allowed)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if valid {
+        return Ok(());
+    }
+    Err(TopologyError::new(
+        place,
+        format!(
+            "the name {text:?} must have 1 to {most} letters, digits, '-', '_' or '.', the first a \
+             letter or digit"
+        ),
+    ))
+}
+
+fn sysctl(place: &str, key: &str, value: &str) -> Checked<()> {
+    let part = |p: &str| {
+        !p.is_empty()
+            && p.chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    };
+    if !key.starts_with("net.") || !key.split('.').all(part) {
+        return Err(TopologyError::new(
+            place,
+            "only parameters of the host's own network, such as net.ipv4.tcp_sack",
+        ));
+    }
+    if value.len() > 256 || value.contains('\0') {
+        return Err(TopologyError::new(place, "the value is at most 256 bytes"));
+    }
+    Ok(())
+}
+
+fn at_most(what: &str, count: usize, most: usize) -> Checked<()> {
+    if count > most {
+        return Err(TopologyError::new(what, format!("{count}: at most {most}")));
+    }
+    Ok(())
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Checked<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(TopologyError::new(
+                format!("{what} {name:?}"),
+                "the name is there twice",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn index(place: &str, name: &str, routers: &[String]) -> Checked<usize> {
+    routers.iter().position(|r| r == name).ok_or_else(|| {
+        TopologyError::new(
+            place,
+            format!("there is no router {name:?}, but {}", list(routers)),
+        )
+    })
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none at all".to_owned();
+    }
+    names.join(", ")
+}
+
+fn usable(place: &str, net: Net) -> Checked<()> {
+    let bad = net.ip.is_unspecified() || net.ip.is_multicast() || net.ip.is_loopback();
+    let edge = match net.ip {
+        IpAddr::V4(_) => net.prefix < 31 && net.subnet().ip == net.ip,
+        IpAddr::V6(_) => net.prefix < 127 && net.subnet().ip == net.ip,
+    };
+    if bad || edge {
+        return Err(TopologyError::new(
+            format!("{place}: address"),
+            format!("{net} is not the address of a host, such as 10.1.1.1/24"),
+        ));
+    }
+    Ok(())
+}
+
+fn one_port_per_subnet(place: &str, ports: &[checked::Port]) -> Checked<()> {
+    let mut seen: BTreeMap<Net, &str> = BTreeMap::new();
+    for port in ports {
+        let own: BTreeSet<Net> = port.addresses.iter().map(Net::subnet).collect();
+        for subnet in own {
+            if let Some(other) = seen.insert(subnet, &port.name) {
+                return Err(TopologyError::new(
+                    place,
+                    format!(
+                        "ports {other:?} and {:?} are both in {subnet}: one port of a host per subnet",
+                        port.name
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn addresses_once(hosts: &[checked::Host]) -> Checked<()> {
+    let mut seen: BTreeMap<IpAddr, String> = BTreeMap::new();
+    for host in hosts {
+        for port in &host.ports {
+            for net in &port.addresses {
+                let here = format!("host {:?}, port {:?}", host.name, port.name);
+                if let Some(there) = seen.insert(net.ip, here.clone()) {
+                    return Err(TopologyError::new(
+                        here,
+                        format!("the address {} is also that of {there}", net.ip),
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
