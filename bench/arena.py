@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -406,9 +407,9 @@ class Arena:
             preexec_fn=lambda: self.accounts.join("client"),
         )
         try:
-            code = process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return f"not done after {CLIENT_DEADLINE_S:.0f} s"
+            if not ended(process, deadline - time.monotonic()):
+                return f"not done after {CLIENT_DEADLINE_S:.0f} s"
+            code = process.wait()
         finally:
             stop(process)
         return f"exit code {code}" if code else None
@@ -424,6 +425,15 @@ def listening(port):
                 if fields[1].endswith(wanted) and fields[3] == "0A":
                     return True
     return False
+
+
+def ended(process, patience_s):
+    """Waits for the end of a process without polling: `wait(timeout)` looks every 50 ms only."""
+    handle = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([handle], [], [], max(0.0, patience_s))[0])
+    finally:
+        os.close(handle)
 
 
 def stop(process):

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import json
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -108,6 +109,23 @@ class Copies(Folder):
         self.assertIn("exit code 1", place.repeat(failing, 3)["error"])
         absent = arena.Contender("none", [["no-such-program"]], (), out, like)
         self.assertIn("not installed", place.repeat(absent, 3)["error"])
+
+
+class Waiting(unittest.TestCase):
+    def test_a_process_that_runs_has_not_ended(self):
+        process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        try:
+            self.assertFalse(arena.ended(process, 0.05))
+        finally:
+            arena.stop(process)
+        self.assertIsNotNone(process.poll())
+
+    def test_a_process_that_ends_is_seen(self):
+        process = subprocess.Popen(["true"], start_new_session=True)
+        try:
+            self.assertTrue(arena.ended(process, 60.0))
+        finally:
+            arena.stop(process)
 
 
 class Figures(Folder):
