@@ -39,3 +39,9 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<kuroshio_service::ServiceError> for Failure {
+    fn from(e: kuroshio_service::ServiceError) -> Self {
+        if e.is_bad_input() { Self::usage(e.to_string()) } else { Self::failed(e.to_string()) }
+    }
+}

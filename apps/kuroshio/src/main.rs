@@ -4,7 +4,13 @@
 //! in [`Verb`], an arm in [`run`] and a file. Exit codes: 0 done, 1 the work failed, 2 bad input
 //! (also clap's own code for a bad command line); a verb may define more for itself.
 
+mod copy;
 mod error;
+mod local;
+mod output;
+mod place;
+mod progress;
+mod signal;
 mod verb;
 
 use std::process::ExitCode;

@@ -12,18 +12,43 @@
 //! service's key pinned by its fingerprint, and a token that says which operation on which path until
 //! when. A [`Ticket`] is address, pin and token on one line.
 
+pub mod api;
+mod body;
+mod client;
+mod copies;
 mod error;
+mod files;
+mod front;
+mod handle;
 mod identity;
+mod pacer;
+mod path;
 mod pin;
+mod plan;
 mod private;
+mod range;
+pub mod report;
+mod server;
+mod sessions;
 mod ticket;
 mod tls;
 mod token;
 mod trust;
+mod wire;
 
+pub use client::{
+    BetweenJob, Endpoint, PullJob, PushJob, RemotePlan, Route, Security, copy_between, plan_change, plan_report,
+    pull, push,
+};
 pub use error::ServiceError;
+pub use front::{HANDSHAKE_LIMIT_S, HEADER_LIMIT_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS};
 pub use identity::{DEFAULT_VALIDITY_S, Identity};
+pub use pacer::{OwnLimit, PaceGuard, Paced, Pacer};
+pub use path::{PathError, Root, RootPath};
 pub use pin::Pin;
-pub use ticket::{MAX_TICKET_BYTES, Ticket, TicketError};
+pub use plan::{LocalPlan, PlanKeeper};
+pub use server::{STOP_LIMIT_S, Security as ServeSecurity, ServeConfig, Service};
+pub use sessions::{CONTROL_LIMIT_S, JOIN_LIMIT_S, MAX_SESSIONS};
+pub use ticket::{MAX_TICKET_BYTES, Ticket, TicketError, check_address};
 pub use token::{Claims, DEFAULT_SCOPE, Operation, TokenError, Verifier};
 pub use trust::{MAX_NAME_BYTES, MAX_TRUST_BYTES, TrustStore};
