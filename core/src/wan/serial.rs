@@ -55,7 +55,8 @@ impl<T, M: Medium> Serial<T, M> {
         let len = pad(len);
         let now = self.serve(now);
         self.counters.arrived.add(len);
-        if self.queue.is_empty() && self.medium.free_at() <= now {
+        // Behind `serve`, a free medium means that nobody waits.
+        if self.medium.free_at() <= now {
             self.counters.held.add(len);
             self.start(now, len, token);
             return Ok(());

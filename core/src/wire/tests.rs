@@ -1,6 +1,10 @@
 use super::*;
 use crate::units::{BitRate, FrameBytes, PicoDuration, WireBytes};
-use alloc::{string::ToString, vec, vec::Vec};
+use alloc::{
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -84,7 +88,10 @@ fn ipv6_header(length: u16, next: u8) -> Vec<u8> {
     [&fixed[..], &address, &address].concat()
 }
 
-fn described(frame: &[u8]) -> Option<(alloc::string::String, Option<(u32, u32, bool)>, u64)> {
+/// Stream, then sequence, acknowledgement and "an ACK that is no SYN" of TCP, then payload bytes.
+type Described = (String, Option<(u32, u32, bool)>, u64);
+
+fn described(frame: &[u8]) -> Option<Described> {
     let packet = packet_of(frame)?;
     let tcp = packet
         .tcp
