@@ -86,9 +86,7 @@ fn inside() -> Result<(), Failure> {
     let from = first.t_ns + (last.t_ns - first.t_ns) / 5;
     let until = last.t_ns - (last.t_ns - first.t_ns) / 5;
     let middle = incoming.iter().filter(|r| (from..until).contains(&r.t_ns));
-    let (frames, sum) = middle.fold((0u64, 0u64), |(n, b), r| {
-        (n + 1, b + u64::from(r.frame_len))
-    });
+    let (frames, sum) = middle.fold((0u64, 0u64), |(n, b), r| (n + 1, b + u64::from(r.frame_len)));
     let time_s = (until - from) as f64 / 1e9;
     println!(
         "{bytes} bytes; middle 60 %: {:.2} Mbps frame level, {:.0} frames/s; capture missed {}",

@@ -111,9 +111,7 @@ impl Counters {
     pub fn machine_lost(&self) -> u64 {
         self.ports
             .iter()
-            .map(|p| {
-                p.no_memory.frames + p.not_taken.frames + p.card.tx_dropped + p.card.rx_dropped
-            })
+            .map(|p| p.no_memory.frames + p.not_taken.frames + p.card.tx_dropped + p.card.rx_dropped)
             .sum()
     }
 
@@ -139,8 +137,7 @@ impl Counters {
             .enumerate()
             .map(|(n, name)| {
                 let number = numbers.link(n);
-                let (fault_dropped, corrupted) =
-                    snapshot.faults.get(number).copied().unwrap_or_default();
+                let (fault_dropped, corrupted) = snapshot.faults.get(number).copied().unwrap_or_default();
                 LinkCounters {
                     name,
                     stage: stage(number),

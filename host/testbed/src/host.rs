@@ -102,12 +102,7 @@ fn configure(
     Ok((live, taps))
 }
 
-fn add_port(
-    netlink: &mut Netlink,
-    topology: &Topology,
-    number: usize,
-    port: &Port,
-) -> io::Result<Tap> {
+fn add_port(netlink: &mut Netlink, topology: &Topology, number: usize, port: &Port) -> io::Result<Tap> {
     let tap = Tap::open_here(&port.name)?;
     let index = netlink.index(&port.name)?;
     netlink.change(

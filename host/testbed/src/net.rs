@@ -48,9 +48,7 @@ impl FromStr for Net {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!("{text:?} is not an address with a prefix, such as 10.1.1.1/24 or fd00:1::1/64")
-        };
+        let bad = || format!("{text:?} is not an address with a prefix, such as 10.1.1.1/24 or fd00:1::1/64");
         let (ip, prefix) = text.split_once('/').ok_or_else(bad)?;
         let ip: IpAddr = ip.parse().map_err(|_| bad())?;
         let prefix: u8 = prefix.parse().map_err(|_| bad())?;
@@ -88,7 +86,15 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_an_example() {
-        for text in ["", "10.1.1.1", "10.1.1/24", "10.1.1.1/33", "10.1.1.1/0", "x/8", "::1/129"] {
+        for text in [
+            "",
+            "10.1.1.1",
+            "10.1.1/24",
+            "10.1.1.1/33",
+            "10.1.1.1/0",
+            "x/8",
+            "::1/129",
+        ] {
             let error = text.parse::<Net>().expect_err(text);
             assert!(error.contains("prefix"), "{text}: {error}");
         }

@@ -70,12 +70,7 @@ fn exits(topology: &Topology, subnet: Net, router: usize) -> Vec<(usize, usize)>
     named
 }
 
-fn shortest(
-    topology: &Topology,
-    subnet: Net,
-    from: usize,
-    to: usize,
-) -> Result<Vec<usize>, String> {
+fn shortest(topology: &Topology, subnet: Net, from: usize, to: usize) -> Result<Vec<usize>, String> {
     // Each entry is a way and the router it has reached; all entries have the same length.
     let mut ways = vec![(Vec::new(), from)];
     let mut seen = BTreeSet::new();

@@ -13,9 +13,9 @@ use serde::Deserialize;
 
 use crate::net::Net;
 use crate::topology::{
-    self as checked, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU,
-    MAX_NAME, MAX_PORTS, MAX_QUEUE, MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError,
-    capacity_limit, default, loss_limit,
+    self as checked, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME,
+    MAX_PORTS, MAX_QUEUE, MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError, capacity_limit,
+    default, loss_limit,
 };
 
 #[derive(Deserialize)]
@@ -103,11 +103,7 @@ impl Topology {
         at_most("hosts", self.host.len(), MAX_HOSTS)?;
         at_most("routers", self.router.len(), MAX_ROUTERS)?;
         at_most("links", self.link.len(), MAX_LINKS)?;
-        at_most(
-            "ports",
-            self.host.iter().map(|h| h.port.len()).sum(),
-            MAX_PORTS,
-        )?;
+        at_most("ports", self.host.iter().map(|h| h.port.len()).sum(), MAX_PORTS)?;
         if self.host.is_empty() {
             return Err(TopologyError::new("hosts", "none: at least one [[host]]"));
         }
@@ -217,10 +213,7 @@ fn shaper(
 ) -> Checked<Option<checked::PortShaper>> {
     let spacing = match (shape, gap) {
         (Some(_), Some(_)) => {
-            return Err(TopologyError::new(
-                place,
-                "both shape and gap: only one of them",
-            ));
+            return Err(TopologyError::new(place, "both shape and gap: only one of them"));
         }
         (Some(text), None) => {
             let rate: BitRate = parse(place, "shape", &text)?;
@@ -295,10 +288,7 @@ impl Link {
         };
         Ok(checked::Link {
             between,
-            directions: [
-                there.check(&place)?,
-                back.check(&format!("{place}, reverse"))?,
-            ],
+            directions: [there.check(&place)?, back.check(&format!("{place}, reverse"))?],
             carries,
             name: self.name,
         })
@@ -326,8 +316,7 @@ impl Direction<'_> {
             wire: self.wire.map(|text| wire(place, text)).transpose()?,
             one_way_delay: delay,
             queue_limit: queue(place, "queue", Some(self.queue), default::LINK_QUEUE)?,
-            loss: loss_limit(parse::<Ratio>(place, "loss", self.loss)?)
-                .map_err(|p| limited("loss", p))?,
+            loss: loss_limit(parse::<Ratio>(place, "loss", self.loss)?).map_err(|p| limited("loss", p))?,
         })
     }
 }

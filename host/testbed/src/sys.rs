@@ -45,13 +45,7 @@ pub(crate) fn enter(plan: &Plan) -> io::Result<()> {
             message[0] = step;
             message[1..].copy_from_slice(&errno.to_le_bytes());
             // SAFETY: writes five bytes of a live array; a failure leaves the report empty.
-            unsafe {
-                libc::write(
-                    plan.report.as_raw_fd(),
-                    message.as_ptr().cast(),
-                    message.len(),
-                )
-            };
+            unsafe { libc::write(plan.report.as_raw_fd(), message.as_ptr().cast(), message.len()) };
             Err(io::Error::from_raw_os_error(errno))
         }
     }
@@ -305,10 +299,7 @@ pub(crate) fn epoll_of(fds: &[RawFd]) -> io::Result<OwnedFd> {
             u64: index as u64,
         };
         // SAFETY: `event` lives through the call; a wrong descriptor is an error.
-        if unsafe {
-            libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, *fd, &raw mut event)
-        } < 0
-        {
+        if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, *fd, &raw mut event) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }

@@ -16,9 +16,7 @@ use kuroshio_port::{Capture, Tap};
 
 use crate::captures::CaptureSet;
 use crate::counters::Counters;
-use crate::emulator::{
-    Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, shaper_stages,
-};
+use crate::emulator::{Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, shaper_stages};
 use crate::host::{self, CardCounters, LiveHost};
 use crate::topology::{Port, Topology};
 use crate::{isolate, sys};
@@ -306,9 +304,7 @@ impl Testbed {
             }
             Change::Capacity(link, rate) => (
                 link,
-                Action::Capacity(
-                    crate::topology::capacity_limit(*rate).map_err(TestbedError::Invalid)?,
-                ),
+                Action::Capacity(crate::topology::capacity_limit(*rate).map_err(TestbedError::Invalid)?),
             ),
             Change::OneWayDelay(_, delay) if *delay > crate::topology::MAX_DELAY => {
                 return Err(TestbedError::Invalid(format!("{delay}: at most 10s")));

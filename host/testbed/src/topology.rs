@@ -169,8 +169,8 @@ impl Topology {
                 format!("{} bytes: at most {MAX_TEXT}", text.len()),
             ));
         }
-        let raw: raw::Topology = toml::from_str(text)
-            .map_err(|e| TopologyError::new("the file", e.to_string().trim_end()))?;
+        let raw: raw::Topology =
+            toml::from_str(text).map_err(|e| TopologyError::new("the file", e.to_string().trim_end()))?;
         let mut topology = raw.check()?;
         topology.paths = path::all(&topology)?;
         Ok(topology)

@@ -75,10 +75,7 @@ impl Engine {
             trace: None,
             paths,
             table,
-            longest: topology
-                .ports()
-                .map(|(_, p)| p.mtu_bytes as usize + 18)
-                .collect(),
+            longest: topology.ports().map(|(_, p)| p.mtu_bytes as usize + 18).collect(),
             pool,
             changes: Vec::new(),
         }
@@ -93,9 +90,7 @@ impl Engine {
     pub fn no_memory(&mut self, port: usize, len: usize) {
         if let Some(counts) = self.ports.get_mut(port) {
             counts.sent.add(kuroshio_core::wire::frame_of_capture(len));
-            counts
-                .no_memory
-                .add(kuroshio_core::wire::frame_of_capture(len));
+            counts.no_memory.add(kuroshio_core::wire::frame_of_capture(len));
         }
     }
 
@@ -193,11 +188,7 @@ impl Engine {
 
     /// Works off the next event if it is due by `now`: frames that leave the network go to
     /// `write(port, exact time, frame)`. `false` when nothing was due.
-    pub fn step(
-        &mut self,
-        now: PicoTime,
-        write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool,
-    ) -> bool {
+    pub fn step(&mut self, now: PicoTime, write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool) -> bool {
         if self.next_ps() > now.as_ps() {
             return false;
         }

@@ -93,7 +93,7 @@ fn upper(bucket: usize) -> u64 {
     }
     let shift = (bucket / SUB - 1) as u32;
     let low = ((SUB + bucket % SUB) as u64) << shift;
-    low + (1u64 << shift) - 1
+    low + ((1u64 << shift) - 1)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ mod fault;
 mod lateness;
 mod pool;
 mod stage;
-mod trace;
 mod tourney;
+mod trace;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -291,23 +291,12 @@ impl Loop {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let each = |c: &PortCounts| {
-            [
-                c.sent,
-                c.unrouted,
-                c.no_memory,
-                c.delivered,
-                c.not_taken,
-            ]
-        };
+        let each = |c: &PortCounts| [c.sent, c.unrouted, c.no_memory, c.delivered, c.not_taken];
         let stages = 0..self.engine.stages.len();
         Snapshot {
             at: self.epoch.pico_now(),
             ports: self.engine.ports.iter().map(each).collect(),
-            stages: stages
-                .clone()
-                .map(|s| self.engine.stage_counters(s))
-                .collect(),
+            stages: stages.clone().map(|s| self.engine.stage_counters(s)).collect(),
             faults: self
                 .engine
                 .stages
