@@ -142,9 +142,21 @@ fn percentiles_of_small_values_are_exact() {
 }
 
 #[test]
+fn a_percentile_is_never_above_the_largest_value() {
+    // 1000 shares its bucket with 1001 to 1003.
+    let mut histogram = Histogram::new();
+    histogram.record(1_000);
+    assert_eq!(histogram.percentile_ppm(500_000), Some(1_000));
+    histogram.record(5_000);
+    assert_eq!(histogram.percentile_ppm(500_000), Some(1_003));
+}
+
+#[test]
 fn the_ends_of_the_range_are_counted() {
     let mut histogram = Histogram::new();
-    [0, u64::MAX, u64::MAX, u64::MAX].into_iter().for_each(|value| histogram.record(value));
+    [0, u64::MAX, u64::MAX, u64::MAX]
+        .into_iter()
+        .for_each(|value| histogram.record(value));
     assert_eq!(histogram.percentile_ppm(1), Some(0));
     assert_eq!(histogram.percentile_ppm(500_000), Some(u64::MAX));
     assert_eq!(histogram.mean(), Some((u128::from(u64::MAX) * 3 / 4) as u64));

@@ -218,6 +218,29 @@ fn arithmetic_saturates() {
 }
 
 #[test]
+fn a_fraction_of_a_picosecond_is_kept_dropped_or_rounded_up() {
+    // At 3 bit/s and 1 byte the clock stands at 2666666666666 and 2/3 ps.
+    let (three, ps) = (BitRate::from_bps(3), PicoTime::from_ps(2_666_666_666_666));
+    let (Ok(three), one) = (three, PicoDuration::from_ps(1)) else {
+        panic!("3 is a rate")
+    };
+    let mut clock = TxClock::new(three);
+    assert_eq!(
+        (clock.advance(1) + one, clock.at(), clock.remainder()),
+        (three.time_for(1), ps, 2)
+    );
+    let (mut busy, mut idle, mut changed) = (clock, clock, clock);
+    busy.catch_up(ps);
+    assert_eq!((busy.at(), busy.remainder()), (ps, 2));
+    idle.catch_up(ps + one);
+    assert_eq!((idle.at(), idle.remainder()), (ps + one, 0));
+    changed.set_rate(BitRate::MIN);
+    assert_eq!((changed.at(), changed.remainder()), (ps + one, 0));
+    clock.set_rate(three);
+    assert_eq!((clock.at(), clock.remainder()), (ps, 2));
+}
+
+#[test]
 fn rate_times_ratio() {
     let gigabit = BitRate::from_mbps(1_000);
     let two_thirds = Ratio::new(2, 3).ok();

@@ -53,6 +53,11 @@ fn bytes_of_a_wire() {
         LineRate::GIGABIT.time_of(WireBytes::new(84)),
         PicoDuration::from_ns(672)
     );
+    let narrow = LineRate::new(BitRate::from_mbps(468)); // 1435897.4 ps, rounded up
+    assert_eq!(
+        narrow.time_of(WireBytes::new(84)),
+        PicoDuration::from_ps(1_435_898)
+    );
     assert_eq!(LineRate::GIGABIT.time_of(WireBytes::MAX), PicoDuration::MAX);
     assert_eq!(
         "200Mbps".parse::<LineRate>().map(LineRate::ps_per_byte),
@@ -106,8 +111,9 @@ fn streams_of_frames() {
     let v6 = "tcp [fd00::1]:5001 > [fd00::1]:80";
     let segment = [ipv4_header(20 + 32 + 1_448, 0x4000, 6), tcp_header()].concat();
     let extended = [
-        ipv6_header(16 + 32 + 5, 0),
-        vec![60, 0, 0, 0, 0, 0, 0, 0],
+        ipv6_header(24 + 32 + 5, 0),
+        vec![60, 1],
+        vec![0xff; 14],
         vec![6, 0],
         vec![0; 6],
     ];
