@@ -34,11 +34,13 @@ fn workspace(change: impl FnOnce(&mut Value)) -> Vec<String> {
     floors::findings(&m)
 }
 
+type Change = Box<dyn FnOnce(&mut Value)>;
+
 #[test]
 fn each_rule_finds_what_breaks_it() {
     assert_eq!(workspace(|_| ()), Vec::<String>::new());
     let up = json!({"name": "transfer", "pkg": "transfer", "dep_kinds": [{"kind": "dev"}]});
-    let cases: [(&str, Box<dyn FnOnce(&mut Value)>); 7] = [
+    let cases: [(&str, Change); 7] = [
         (
             "arrow up: core (core) depends on transfer (grid)",
             Box::new(|m| m["resolve"]["nodes"][0]["deps"][0] = up),

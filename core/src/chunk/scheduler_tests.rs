@@ -430,7 +430,7 @@ fn a_stopped_stream_is_not_waited_for() {
     let mut declined = false;
     loop {
         match s.next(StreamId(1), now) {
-            Some(p) => now = now + BitRate::from_mbps(10).time_for(u64::from(p.len)),
+            Some(p) => now += BitRate::from_mbps(10).time_for(u64::from(p.len)),
             None => {
                 declined = true;
                 now += RECHECK;

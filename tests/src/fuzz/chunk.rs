@@ -97,7 +97,7 @@ pub(super) fn run(data: &[u8]) {
 pub(super) fn digest(data: &[u8]) {
     let mut input = Input(data);
     let len = input.below(40_000);
-    let bytes: Vec<u8> = (0..len).map(|i| (i * 31 >> 5) as u8).collect();
+    let bytes: Vec<u8> = (0..len).map(|i| ((i * 31) >> 5) as u8).collect();
     let mut tree = DigestTree::new(len);
     while input.more() {
         let size = 1024 << (input.byte() % 7);
