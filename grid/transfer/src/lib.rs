@@ -27,13 +27,20 @@
 //! All limits are constants of [`limits`]; what a peer sends is checked against them.
 
 pub mod conn;
+mod end;
 mod error;
+mod hash;
 pub mod limits;
 mod options;
+mod outbox;
 mod progress;
 mod receiver;
 mod sender;
 mod session;
+mod streams;
+mod sys;
+mod wire;
+mod zero_copy;
 
 pub use conn::{Conn, Stream};
 pub use error::{FileError, FileErrorKind, TransferError};
