@@ -280,13 +280,14 @@ impl Ways {
         let begun = Instant::now();
         let (ended_tx, ended) = mpsc::channel::<()>();
         let result = std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let progress = &*progress;
+            scope.spawn(move || {
                 while ended.recv_timeout(DRAW_EVERY) == Err(RecvTimeoutError::Timeout) {
                     let report = ProgressReport::from(&progress.snapshot());
                     self.display.lock().unwrap_or_else(PoisonError::into_inner).update(&report);
                 }
             });
-            let result = work(&progress);
+            let result = work(progress);
             drop(ended_tx);
             result
         });

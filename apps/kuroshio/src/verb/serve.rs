@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             .or_else(|_| Service::start(config(vec![SocketAddr::from(([0, 0, 0, 0], DEFAULT_PORT))])))?
     };
     // Signals are caught before anybody is told that the service runs.
-    let (stop, stopped) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
     signal::on_stop(move || drop(stop))?;
     announce(&args, &service, identity.as_ref())?;
     let _ = stopped.recv();
