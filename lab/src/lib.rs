@@ -1,8 +1,21 @@
 //! The papers' experiments as data, their runner and their reports.
 //!
 //! The way of a run: [`experiment`] (a TOML file: topology, workload, the paper's figure, the checks)
-//! -> a live run -> captured frames -> windows -> checks -> `run.json`, `trace.csv`,
-//! `report.html` and PNG plots. [`report`] stands on its own and is used by every verb that shows
-//! figures.
+//! -> [`live`] (namespaces, TCP, the emulator; frames captured at the far port) -> [`trace`]
+//! (windows) -> [`check`] -> [`result`] (`run.json`, `trace.csv`) and [`page`] (`report.html`, PNG).
+//! [`report`] stands on its own and is used by every verb that shows figures.
 
+mod calibrate;
+pub mod check;
+pub mod experiment;
+pub mod flow;
+pub mod live;
+pub mod measure;
+pub mod page;
 pub mod report;
+pub mod result;
+mod sockopt;
+pub mod trace;
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,205 @@
-//! `kuroshio lab`.
+//! `kuroshio lab`: the papers' experiments, run and reported.
+//!
+//! `list` names them, `run NAME` runs one in its own namespaces and leaves a folder (`run.json`,
+//! `trace.csv`, `report.html`, PNG), `report` makes one page over all runs of a folder. Exit codes of
+//! `run`: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input.
 
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use kuroshio_lab::experiment::{self, Experiment};
+use kuroshio_lab::live::{self, Options};
+use kuroshio_lab::page;
+use kuroshio_lab::result::{RunResult, write_trace};
+use kuroshio_testbed::isolate;
 
 use crate::error::Failure;
 
+/// Window of `trace.csv`.
+const TRACE_WINDOW_NS: u64 = 2_000_000;
+/// Most run folders that one report reads.
+const MAX_RUNS: usize = 10_000;
+/// Where runs go without `--out`.
+const DEFAULT_OUT: &str = "lab-runs";
+
 /// Arguments of `kuroshio lab`.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Name the experiments, the papers they are from and what must hold
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run an experiment: exit code 0 when every check holds, 1 when one fails, 3 when disturbed
+    Run(RunArgs),
+    /// Make one page over all runs of a folder
+    Report {
+        /// Folder that holds the runs
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
+        out: PathBuf,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    /// Name of the experiment (see `kuroshio lab list`)
+    name: String,
+    /// Real TCP in namespaces over the emulator, on the wall clock (the default)
+    #[arg(long, conflicts_with_all = ["sim", "vm"])]
+    live: bool,
+    /// In the simulator, in virtual time
+    #[arg(long, conflicts_with = "vm")]
+    sim: bool,
+    /// In a virtual machine with its own kernel
+    #[arg(long)]
+    vm: bool,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Folder under which the run's own folder is made
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
+    out: PathBuf,
+    /// Hold the emulator on purpose in the middle of every phase, to see that the checks notice
+    #[arg(long, value_name = "TIME", value_parser = stall)]
+    stall_emulator: Option<Duration>,
+}
+
+fn stall(text: &str) -> Result<Duration, String> {
+    text.parse::<kuroshio_core::units::PicoDuration>().map(|d| d.to_std()).map_err(|e| e.to_string())
+}
 
 /// Runs the verb.
-pub fn run(_args: Args) -> Result<ExitCode, Failure> {
-    Err(Failure::failed("lab: not built yet"))
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    match args.what {
+        What::List { json } => list(json),
+        What::Run(args) => run_one(&args),
+        What::Report { out } => report(&out),
+    }
+}
+
+/// Writes to standard output; a reader that has gone away is no failure of the run.
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+fn list(json: bool) -> Result<ExitCode, Failure> {
+    let mut all = Vec::new();
+    for name in experiment::names() {
+        let e = experiment::load(name).map_err(|e| Failure::failed(e.to_string()))?;
+        if json {
+            all.push(serde_json::json!({
+                "experiment": e.name,
+                "title": e.title,
+                "source": { "paper": e.source.paper, "figure": e.source.figure, "section": e.source.section },
+                "scale": e.scale,
+                "modes": ["live"],
+                "paper": e.figures,
+                "checks": e.checks.iter().map(|c| serde_json::json!({ "name": c.name, "bound": c.bound })).collect::<Vec<_>>(),
+            }));
+            continue;
+        }
+        print(&format!("{name}: {} ({}, {}; scale {})", e.title, e.source.paper, e.source.figure, e.scale));
+        for c in &e.checks {
+            print(&format!("    {}: {}", c.name, c.bound));
+        }
+    }
+    if json {
+        print(&serde_json::to_string_pretty(&all).map_err(|e| Failure::failed(e.to_string()))?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let e = experiment::load(&args.name).map_err(|e| Failure::usage(e.to_string()))?;
+    if args.sim || args.vm {
+        let mode = if args.sim { "--sim" } else { "--vm" };
+        return Err(Failure::usage(format!("lab run {}: {mode} is not in this version; use --live", e.name)));
+    }
+    if !isolate::is_inside() {
+        let list: Vec<_> = std::env::args_os().skip(1).collect();
+        let status = isolate::run(&list).map_err(|e| Failure::failed(format!("lab: {e}")))?;
+        return Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)));
+    }
+    let options = Options { stall: args.stall_emulator };
+    let run = live::run(&e, options, &mut |line| eprintln!("{line}"))
+        .map_err(|m| Failure::failed(format!("lab run {}: {m}", e.name)))?;
+    let dir = args.out.join(format!("{}-{}", e.name, run.result.started_unix_s));
+    let page = keep(&e, &run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&run.result).map_err(|m| Failure::failed(m.to_string()))?;
+        print(&text);
+    } else {
+        show(&run.result, &page);
+    }
+    Ok(ExitCode::from(run.result.exit_code()))
+}
+
+/// Writes everything a run leaves.
+fn keep(e: &Experiment, run: &live::Run, dir: &Path) -> std::io::Result<PathBuf> {
+    run.result.write(dir)?;
+    write_trace(dir, e, &run.traces, TRACE_WINDOW_NS)?;
+    page::run_report(e, &run.result, &run.traces, &run.sent).write(dir)
+}
+
+fn show(r: &RunResult, page: &Path) {
+    print(&format!("{} ({}, scale {}): {}", r.experiment, r.mode, r.scale, r.source));
+    for c in &r.checks {
+        let word = if c.ok { "holds" } else { "FAILS" };
+        print(&format!("  {word}  {}: {} [{}]", c.name, c.value, c.bound));
+    }
+    for l in &r.instrument.lateness {
+        print(&format!(
+            "  emulator, {}: lateness p50 {:.1} p99 {:.1} p99.9 {:.1} max {:.1} us over {} frames",
+            l.phase,
+            l.lateness.p50_ns as f64 / 1e3,
+            l.lateness.p99_ns as f64 / 1e3,
+            l.lateness.p999_ns as f64 / 1e3,
+            l.lateness.max_ns as f64 / 1e3,
+            l.frames
+        ));
+    }
+    let c = &r.instrument.calibration;
+    print(&format!(
+        "  calibration: gap error p50 {:.1} p99 {:.1} max {:.1} us over {} of {} gaps",
+        c.error.p50_ns as f64 / 1e3,
+        c.error.p99_ns as f64 / 1e3,
+        c.error.max_ns as f64 / 1e3,
+        c.gaps,
+        c.gaps_expected
+    ));
+    if r.disturbed {
+        print(&format!("  DISTURBED: {}", r.disturbed_by));
+    }
+    print(&format!("  report: {}", page.display()));
+}
+
+fn report(out: &Path) -> Result<ExitCode, Failure> {
+    let fail = |m: std::io::Error| Failure::usage(format!("lab report {}: {m}", out.display()));
+    let mut dirs: Vec<PathBuf> = std::fs::read_dir(out)
+        .map_err(fail)?
+        .filter_map(|d| d.ok().map(|d| d.path()))
+        .filter(|d| d.join("run.json").is_file())
+        .take(MAX_RUNS)
+        .collect();
+    dirs.sort();
+    if dirs.is_empty() {
+        return Err(Failure::usage(format!("lab report {}: no run is there; make one with `kuroshio lab run`", out.display())));
+    }
+    let runs = dirs
+        .iter()
+        .map(|d| RunResult::read(&d.join("run.json")))
+        .collect::<std::io::Result<Vec<_>>>()
+        .map_err(fail)?;
+    let page = page::overview(&runs).write(out).map_err(fail)?;
+    print(&page.display().to_string());
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,377 @@
+//! What must hold, evaluated on the traces of a run.
+//!
+//! A check reads one phase's [`Trace`] (or two), computes one number and compares it with its bound.
+//! Bounds are inclusive. A check that finds no data fails: nothing measured is nothing shown.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Level, Span};
+use crate::trace::{Trace, mbps};
+
+/// A check as it stands in an experiment file.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CheckSpec {
+    /// Name in results.
+    pub name: String,
+    /// The bound in words, with its unit.
+    pub bound: String,
+    /// What is compared.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// Where dropped frames are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The routers' queues.
+    Routers,
+    /// The routers' and the shapers' queues and the ports.
+    Everywhere,
+}
+
+/// The quantity a check compares.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum What {
+    /// Frames dropped in a phase.
+    Drops {
+        /// Phase.
+        phase: String,
+        /// Where.
+        place: Place,
+        /// Least number allowed.
+        #[serde(default)]
+        at_least: Option<u64>,
+        /// Greatest number allowed.
+        #[serde(default)]
+        at_most: Option<u64>,
+    },
+    /// Mean rate of the sum in a phase.
+    Mean {
+        /// Phase.
+        phase: String,
+        /// Bytes counted.
+        level: Level,
+        /// From.
+        from: Span,
+        /// To.
+        to: Span,
+        /// Least rate, Mbps.
+        #[serde(default)]
+        at_least_mbps: Option<f64>,
+        /// Greatest rate, Mbps.
+        #[serde(default)]
+        at_most_mbps: Option<f64>,
+    },
+    /// Mean rate of the sum in a phase against another phase's, same time.
+    MeanShare {
+        /// Phase.
+        phase: String,
+        /// The phase that counts as one.
+        of: String,
+        /// Bytes counted.
+        level: Level,
+        /// From.
+        from: Span,
+        /// To.
+        to: Span,
+        /// Greatest share.
+        at_most: f64,
+    },
+    /// Share of windows of the sum whose rate lies in a range.
+    WindowsInRange {
+        /// Phase.
+        phase: String,
+        /// Bytes counted.
+        level: Level,
+        /// Width.
+        width: Span,
+        /// From.
+        from: Span,
+        /// To.
+        to: Span,
+        /// Lowest rate, Mbps.
+        low_mbps: f64,
+        /// Highest rate, Mbps.
+        high_mbps: f64,
+        /// Least share of windows.
+        share: f64,
+    },
+    /// Largest distance of a window's bytes from the mean of all windows, relative.
+    WindowsNearMean {
+        /// Phase.
+        phase: String,
+        /// Bytes counted.
+        level: Level,
+        /// Width.
+        width: Span,
+        /// From.
+        from: Span,
+        /// To.
+        to: Span,
+        /// Greatest relative distance.
+        within: f64,
+    },
+    /// Largest window over the mean.
+    WindowPeak {
+        /// Phase.
+        phase: String,
+        /// Bytes counted.
+        level: Level,
+        /// Width.
+        width: Span,
+        /// From.
+        from: Span,
+        /// To.
+        to: Span,
+        /// Least ratio of the largest window to the mean.
+        times_mean: f64,
+    },
+    /// Most frame bytes of all streams that left the shapers in any window, by scheduled stamps.
+    ScheduledPeak {
+        /// Phase.
+        phase: String,
+        /// Width.
+        width: Span,
+        /// Greatest number of bytes.
+        at_most_bytes: u64,
+    },
+}
+
+/// A check's outcome.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// Name.
+    pub name: String,
+    /// The bound, with its unit.
+    pub bound: String,
+    /// The measured value, with its unit.
+    pub value: String,
+    /// Whether it holds.
+    pub ok: bool,
+}
+
+impl CheckSpec {
+    /// The phases the check reads.
+    pub fn phases(&self) -> Vec<&str> {
+        match &self.what {
+            What::Drops { phase, .. }
+            | What::Mean { phase, .. }
+            | What::WindowsInRange { phase, .. }
+            | What::WindowsNearMean { phase, .. }
+            | What::WindowPeak { phase, .. }
+            | What::ScheduledPeak { phase, .. } => vec![phase],
+            What::MeanShare { phase, of, .. } => vec![phase, of],
+        }
+    }
+
+    /// The width of the scheduled windows it needs, if any, and the phase.
+    pub fn scheduled_width(&self) -> Option<(&str, u64)> {
+        match &self.what {
+            What::ScheduledPeak { phase, width, .. } => Some((phase, width.ns())),
+            _ => None,
+        }
+    }
+
+    /// Refuses a check that could not fail or has an empty time.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn validate(&self) -> Result<(), String> {
+        let (width, from, to) = match &self.what {
+            What::Drops {
+                at_least, at_most, ..
+            } => {
+                return match (at_least, at_most) {
+                    (None, None) => Err("want at_least or at_most".into()),
+                    (Some(0), None) => Err("at_least = 0 holds always".into()),
+                    _ => Ok(()),
+                };
+            }
+            What::Mean {
+                at_least_mbps: None,
+                at_most_mbps: None,
+                ..
+            } => {
+                return Err("want at_least_mbps or at_most_mbps".into());
+            }
+            What::ScheduledPeak { width, .. } => (width.ns(), 0, u64::MAX),
+            What::Mean { from, to, .. } | What::MeanShare { from, to, .. } => (1, from.ns(), to.ns()),
+            What::WindowsInRange { width, from, to, .. }
+            | What::WindowsNearMean { width, from, to, .. }
+            | What::WindowPeak { width, from, to, .. } => (width.ns(), from.ns(), to.ns()),
+        };
+        if width == 0 || to <= from || to - from < width {
+            return Err("want a width above zero and at least one window between from and to".into());
+        }
+        Ok(())
+    }
+
+    /// Evaluates the check.
+    pub fn evaluate(&self, traces: &[Trace]) -> Check {
+        let (value, ok) = self.what.measure(traces).unwrap_or(("no data".into(), false));
+        Check {
+            name: self.name.clone(),
+            bound: self.bound.clone(),
+            value,
+            ok,
+        }
+    }
+}
+
+fn find<'a>(traces: &'a [Trace], phase: &str) -> Option<&'a Trace> {
+    traces.iter().find(|t| t.phase == phase)
+}
+
+/// The windows of the sum, their mean in bytes; none when there is no data.
+fn windows(t: &Trace, level: Level, width: &Span, from: &Span, to: &Span) -> Option<(Vec<u64>, f64)> {
+    let w = t.sum_windows(level, width.ns(), from.ns(), to.ns());
+    let sum: u64 = w.iter().sum();
+    if w.is_empty() || sum == 0 {
+        return None;
+    }
+    let mean = sum as f64 / w.len() as f64;
+    Some((w, mean))
+}
+
+impl What {
+    /// The measured value in words and whether it holds; none without data.
+    fn measure(&self, traces: &[Trace]) -> Option<(String, bool)> {
+        match self {
+            What::Drops {
+                phase,
+                place,
+                at_least,
+                at_most,
+            } => {
+                let d = find(traces, phase)?.drops;
+                let n = match place {
+                    Place::Routers => d.routers,
+                    Place::Everywhere => d.routers + d.shapers + d.ports,
+                };
+                let ok = at_least.is_none_or(|m| n >= m) && at_most.is_none_or(|m| n <= m);
+                Some((
+                    format!(
+                        "{n} frames (routers {}, shapers {}, ports {})",
+                        d.routers, d.shapers, d.ports
+                    ),
+                    ok,
+                ))
+            }
+            What::Mean {
+                phase,
+                level,
+                from,
+                to,
+                at_least_mbps,
+                at_most_mbps,
+            } => {
+                let v = find(traces, phase)?.mean_mbps(*level, from.ns(), to.ns());
+                let ok =
+                    v > 0.0 && at_least_mbps.is_none_or(|m| v >= m) && at_most_mbps.is_none_or(|m| v <= m);
+                Some((format!("{v:.3} Mbps"), ok))
+            }
+            What::MeanShare {
+                phase,
+                of,
+                level,
+                from,
+                to,
+                at_most,
+            } => {
+                let v = find(traces, phase)?.mean_mbps(*level, from.ns(), to.ns());
+                let whole = find(traces, of)?.mean_mbps(*level, from.ns(), to.ns());
+                if whole <= 0.0 || v <= 0.0 {
+                    return None;
+                }
+                let share = v / whole;
+                Some((
+                    format!("{v:.1} of {whole:.1} Mbps = {share:.3}"),
+                    share <= *at_most,
+                ))
+            }
+            What::WindowsInRange {
+                phase,
+                level,
+                width,
+                from,
+                to,
+                low_mbps,
+                high_mbps,
+                share,
+            } => {
+                let (w, _) = windows(find(traces, phase)?, *level, width, from, to)?;
+                let inside = w
+                    .iter()
+                    .filter(|b| (*low_mbps..=*high_mbps).contains(&mbps(**b, width.ns())))
+                    .count();
+                let v = inside as f64 / w.len() as f64;
+                let low = mbps(w.iter().copied().min()?, width.ns());
+                let high = mbps(w.iter().copied().max()?, width.ns());
+                Some((
+                    format!(
+                        "{:.1} % of {} windows; lowest {low:.2}, highest {high:.2} Mbps",
+                        v * 100.0,
+                        w.len()
+                    ),
+                    v >= *share,
+                ))
+            }
+            What::WindowsNearMean {
+                phase,
+                level,
+                width,
+                from,
+                to,
+                within,
+            } => {
+                let (w, mean) = windows(find(traces, phase)?, *level, width, from, to)?;
+                let far = |b: &u64| (*b as f64 - mean).abs() / mean;
+                let worst = w.iter().map(far).fold(0.0, f64::max);
+                let out = w.iter().filter(|b| far(b) > *within).count();
+                Some((
+                    format!(
+                        "{:.2} % at most; {out} of {} windows outside; mean {:.2} Mbps",
+                        worst * 100.0,
+                        w.len(),
+                        mean * 8e3 / width.ns().max(1) as f64
+                    ),
+                    worst <= *within,
+                ))
+            }
+            What::WindowPeak {
+                phase,
+                level,
+                width,
+                from,
+                to,
+                times_mean,
+            } => {
+                let (w, mean) = windows(find(traces, phase)?, *level, width, from, to)?;
+                let top = w.iter().copied().max()? as f64;
+                let v = top / mean;
+                Some((
+                    format!(
+                        "{v:.2} times the mean ({:.0} of {:.1} Mbps)",
+                        top * 8e3 / width.ns().max(1) as f64,
+                        mean * 8e3 / width.ns().max(1) as f64
+                    ),
+                    v >= *times_mean,
+                ))
+            }
+            What::ScheduledPeak {
+                phase,
+                width,
+                at_most_bytes,
+            } => {
+                let t = find(traces, phase)?;
+                let (_, v) = t
+                    .scheduled_peaks
+                    .iter()
+                    .find(|(w, b)| *w == width.ns() && *b > 0)?;
+                Some((format!("{v} bytes"), v <= at_most_bytes))
+            }
+        }
+    }
+}

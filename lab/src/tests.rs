@@ -1,0 +1,305 @@
+//! Experiments are whole and cited; checks hold and fail on the right sides of their bounds.
+
+use crate::check::{Check, CheckSpec};
+use crate::experiment::{Level, load, names, parse};
+use crate::trace::{Drops, Frame, Stream, Trace, peak_in_any_window, quantile};
+
+const MS: u64 = 1_000_000;
+
+fn spec(text: &str) -> CheckSpec {
+    toml::from_str(&format!("name = \"n\"\nbound = \"b\"\n{text}")).expect("check")
+}
+
+/// Frames of `frame` bytes every `every_ns` from zero for `total_ns`.
+fn steady(phase: &str, frame: u32, every_ns: u64, total_ns: u64) -> Trace {
+    let frames = (0..total_ns.div_ceil(every_ns))
+        .map(|i| Frame {
+            t_ns: (i * every_ns) as i64,
+            frame,
+            payload: frame - 70,
+        })
+        .collect();
+    Trace {
+        phase: phase.into(),
+        duration_ns: total_ns,
+        streams: vec![Stream {
+            name: "s".into(),
+            frames,
+        }],
+        ..Trace::default()
+    }
+}
+
+fn eval(c: &CheckSpec, t: &[Trace]) -> Check {
+    c.validate().expect("valid");
+    c.evaluate(t)
+}
+
+#[test]
+fn every_experiment_is_whole_and_cited() {
+    assert_eq!(
+        names().collect::<Vec<_>>(),
+        [
+            "gnet1-collision",
+            "gnet1-unshaped",
+            "gnet1-shaped",
+            "gfarm-burst",
+            "gfarm-ifg"
+        ]
+    );
+    for name in names() {
+        let e = load(name).expect(name);
+        assert!(
+            e.source.paper.starts_with("00") && e.source.figure.starts_with("fig."),
+            "{name}"
+        );
+        assert!(!e.source.section.is_empty() && !e.figures.is_empty(), "{name}");
+        assert!(e.checks.len() >= 2, "{name}");
+        assert!(e.settings.len() >= 5, "{name}");
+        for s in &e.settings {
+            assert!(s.from.len() > 8, "{name}: {} has no source", s.name);
+        }
+        for p in &e.phases {
+            kuroshio_testbed::Topology::from_toml(&p.topology_toml).unwrap_or_else(|m| panic!("{name}: {m}"));
+            for f in &p.flows {
+                assert!(
+                    p.topology_toml.contains(&f.address.to_string()),
+                    "{name}: {}",
+                    f.address
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_phase_can_be_another_experiment() {
+    let e = load("gnet1-unshaped").expect("experiment");
+    let shaped = load("gnet1-shaped").expect("experiment");
+    assert_eq!(e.phases[1].topology_toml, shaped.phases[0].topology_toml);
+    assert!(e.phases[1].topology_toml.contains("shape = \"250Mbps\""));
+    assert!(!e.phases[0].topology_toml.contains("shape"));
+}
+
+#[test]
+fn wrong_files_say_what_is_wrong() {
+    let text = include_str!("../gfarm-ifg.toml");
+    parse("gfarm-ifg", text).expect("whole");
+    for (from, to, says) in [
+        ("name = \"gfarm-ifg\"", "name = \"other\"", "other"),
+        ("duration = \"27s\"", "duration = \"27\"", "unit"),
+        ("duration = \"27s\"", "duration = \"0s\"", "3600 s"),
+        ("wide = \"10s\"", "wide = \"10.001s\"", "multiple"),
+        ("phase = \"gap\"", "phase = \"gone\"", "gone"),
+        ("port = \"node1/eth0\"", "port = \"node9/eth0\"", "node9/eth0"),
+        ("port = \"node1/eth0\"", "port = \"node1\"", "HOST/PORT"),
+        ("congestion = \"reno\"", "", "congestion"),
+        ("kind = \"mean\"", "kind = \"means\"", "means"),
+        ("at_most = 0", "", "at_most"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let e = parse("gfarm-ifg", &text.replace(from, to)).expect_err(to);
+        assert!(e.to_string().contains(says), "{to}: {e}");
+    }
+    assert!(
+        load("gnet2")
+            .expect_err("unknown")
+            .to_string()
+            .contains("gnet1-shaped")
+    );
+}
+
+#[test]
+fn drops_are_counted_where_the_check_says() {
+    let t = |routers, shapers| {
+        [Trace {
+            phase: "p".into(),
+            drops: Drops {
+                routers,
+                shapers,
+                ports: 0,
+                loss: 0,
+            },
+            ..Trace::default()
+        }]
+    };
+    let some = spec("kind = 'drops'\nphase = 'p'\nplace = 'routers'\nat_least = 1");
+    assert!(!eval(&some, &t(0, 5)).ok);
+    assert!(eval(&some, &t(1, 0)).ok);
+    let none = spec("kind = 'drops'\nphase = 'p'\nplace = 'everywhere'\nat_most = 0");
+    assert!(eval(&none, &t(0, 0)).ok);
+    assert!(!eval(&none, &t(0, 1)).ok);
+    assert!(!eval(&none, &t(1, 0)).ok);
+    assert!(!eval(&none, &[]).ok, "no data is no success");
+}
+
+#[test]
+fn means_hold_on_both_sides() {
+    // 1000 bytes every 16 us are 500 Mbps.
+    let t = [steady("p", 1000, 16_000, 1000 * MS)];
+    let mean = |low: f64, high: f64| {
+        spec(&format!(
+            "kind = 'mean'\nphase = 'p'\nlevel = 'frame'\nfrom = '100ms'\nto = '900ms'\nat_least_mbps = {low:?}\nat_most_mbps = {high:?}"
+        ))
+    };
+    assert!(eval(&mean(499.9, 500.1), &t).ok);
+    assert!(!eval(&mean(500.1, 600.0), &t).ok);
+    assert!(!eval(&mean(400.0, 499.9), &t).ok);
+    assert_eq!(eval(&mean(0.0, 900.0), &t).value, "500.000 Mbps");
+    let goodput = spec(
+        "kind = 'mean'\nphase = 'p'\nlevel = 'goodput'\nfrom = '0s'\nto = '1s'\nat_least_mbps = 464.9\nat_most_mbps = 465.1",
+    );
+    assert!(eval(&goodput, &t).ok);
+    let silent = [Trace {
+        phase: "p".into(),
+        ..Trace::default()
+    }];
+    assert!(!eval(&mean(0.0, 900.0), &silent).ok, "no data is no success");
+}
+
+#[test]
+fn shares_compare_two_phases() {
+    let c = spec(
+        "kind = 'mean-share'\nphase = 'a'\nof = 'b'\nlevel = 'frame'\nfrom = '0s'\nto = '1s'\nat_most = 0.3333",
+    );
+    let b = || steady("b", 1000, 16_000, 1000 * MS);
+    assert!(eval(&c, &[steady("a", 1000, 64_000, 1000 * MS), b()]).ok);
+    assert!(!eval(&c, &[steady("a", 1000, 40_000, 1000 * MS), b()]).ok);
+    assert!(
+        !eval(&c, &[steady("a", 1000, 64_000, 1000 * MS)]).ok,
+        "no reference is no success"
+    );
+    assert!(
+        !eval(
+            &c,
+            &[
+                Trace {
+                    phase: "a".into(),
+                    ..Trace::default()
+                },
+                b()
+            ]
+        )
+        .ok
+    );
+}
+
+#[test]
+fn windows_in_range_need_their_share() {
+    let c = spec(
+        "kind = 'windows-in-range'\nphase = 'p'\nlevel = 'frame'\nwidth = '10ms'\nfrom = '0s'\nto = '1s'\nlow_mbps = 499.0\nhigh_mbps = 501.0\nshare = 0.95",
+    );
+    let mut t = steady("p", 1000, 16_000, 1000 * MS);
+    assert!(eval(&c, std::slice::from_ref(&t)).ok);
+    // Silence in five of a hundred windows is allowed, in six not.
+    t.streams[0].frames.retain(|f| f.t_ns >= 50 * MS as i64);
+    assert!(eval(&c, std::slice::from_ref(&t)).ok);
+    t.streams[0].frames.retain(|f| f.t_ns >= 60 * MS as i64);
+    assert!(!eval(&c, std::slice::from_ref(&t)).ok);
+}
+
+#[test]
+fn windows_near_mean_see_one_late_window() {
+    let c = spec(
+        "kind = 'windows-near-mean'\nphase = 'p'\nlevel = 'goodput'\nwidth = '16ms'\nfrom = '0s'\nto = '1600ms'\nwithin = 0.025",
+    );
+    // The gap of 36,000 bytes: one frame of 9018 bytes every 360.208 us.
+    let mut t = steady("p", 9018, 360_208, 1600 * MS);
+    let good = eval(&c, std::slice::from_ref(&t));
+    assert!(good.ok, "{good:?}");
+    // A stall of 5 ms: what was due leaves together at its end.
+    for f in &mut t.streams[0].frames {
+        if (797 * MS as i64..802 * MS as i64).contains(&f.t_ns) {
+            f.t_ns = 802 * MS as i64;
+        }
+    }
+    let bad = eval(&c, &[t]);
+    assert!(!bad.ok, "{bad:?}");
+    assert!(bad.value.contains("2 of 100 windows"), "{bad:?}");
+}
+
+#[test]
+fn peaks_are_measured_against_the_mean() {
+    let c = spec(
+        "kind = 'window-peak'\nphase = 'p'\nlevel = 'frame'\nwidth = '10ms'\nfrom = '0s'\nto = '1s'\ntimes_mean = 4.0",
+    );
+    let mut t = steady("p", 1000, 16_000, 1000 * MS);
+    assert!(!eval(&c, std::slice::from_ref(&t)).ok);
+    // All of each 200 ms in its first 40 ms.
+    for f in &mut t.streams[0].frames {
+        let round = f.t_ns / 200_000_000 * 200_000_000;
+        f.t_ns = round + (f.t_ns - round) / 5;
+    }
+    let c = eval(&c, &[t]);
+    assert!(c.ok, "{c:?}");
+}
+
+#[test]
+fn scheduled_peak_holds_on_both_sides() {
+    let c = spec("kind = 'scheduled-peak'\nphase = 'p'\nwidth = '2ms'\nat_most_bytes = 128036");
+    let t = |b| {
+        [Trace {
+            phase: "p".into(),
+            scheduled_peaks: vec![(2 * MS, b)],
+            ..Trace::default()
+        }]
+    };
+    assert!(eval(&c, &t(128_036)).ok);
+    assert!(!eval(&c, &t(128_037)).ok);
+    assert!(!eval(&c, &t(0)).ok, "no data is no success");
+    assert!(
+        !eval(
+            &c,
+            &[Trace {
+                phase: "p".into(),
+                ..Trace::default()
+            }]
+        )
+        .ok
+    );
+}
+
+#[test]
+fn checks_that_cannot_fail_are_refused() {
+    for text in [
+        "kind = 'drops'\nphase = 'p'\nplace = 'routers'",
+        "kind = 'drops'\nphase = 'p'\nplace = 'routers'\nat_least = 0",
+        "kind = 'mean'\nphase = 'p'\nlevel = 'frame'\nfrom = '0s'\nto = '1s'",
+        "kind = 'mean'\nphase = 'p'\nlevel = 'frame'\nfrom = '1s'\nto = '1s'\nat_most_mbps = 1.0",
+        "kind = 'window-peak'\nphase = 'p'\nlevel = 'frame'\nwidth = '2s'\nfrom = '0s'\nto = '1s'\ntimes_mean = 4.0",
+    ] {
+        assert!(spec(text).validate().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn windows_count_whole_windows_only() {
+    let t = steady("p", 1000, 16_000, 1000 * MS);
+    let w = t.windows(0, Level::Frame, 300 * MS, 100 * MS, 1000 * MS);
+    assert_eq!(w, [18_750_000, 18_750_000, 18_750_000]);
+    assert_eq!(t.windows(0, Level::Frame, 400 * MS, 100 * MS, 1000 * MS).len(), 2);
+    assert_eq!(t.windows(7, Level::Frame, 400 * MS, 0, 1000 * MS), [0, 0]);
+}
+
+#[test]
+fn peak_takes_the_worst_half_open_window() {
+    let events = [(0, 10), (999, 20), (1000, 40), (1999, 5), (5000, 50)];
+    assert_eq!(peak_in_any_window(&events, 1000), 60);
+    assert_eq!(peak_in_any_window(&events, 1001), 70);
+    assert_eq!(peak_in_any_window(&[], 1000), 0);
+}
+
+#[test]
+fn quantile_is_the_nearest_rank() {
+    let v: Vec<i64> = (1..=1000).collect();
+    assert_eq!(
+        [
+            quantile(&v, 0.5),
+            quantile(&v, 0.99),
+            quantile(&v, 0.999),
+            quantile(&v, 1.0)
+        ],
+        [500, 990, 999, 1000]
+    );
+    assert_eq!(quantile(&[], 0.5), 0);
+}
