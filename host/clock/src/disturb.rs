@@ -38,7 +38,8 @@ impl Default for Limits {
         Self {
             steal_permille: 10,
             steal_floor_ns: 30_000_000,
-            run_delay_permille: 10,
+            // A preferred group on a loaded machine still waits 11 per mille.
+            run_delay_permille: 20,
             run_delay_floor_ns: 20_000_000,
             canary_realtime_ns: 5_000_000,
             canary_ordinary_ns: 20_000_000,
@@ -182,7 +183,7 @@ mod tests {
         };
         assert!(steal.verdict(&limits).is_some_and(|v| v.starts_with("steal")));
         let queue = Disturbance {
-            run_delay_ns: 100_000_001,
+            run_delay_ns: 200_000_001,
             ..quiet()
         };
         assert!(queue.verdict(&limits).is_some_and(|v| v.starts_with("run-queue")));

@@ -197,7 +197,7 @@ impl Ring {
         // first field of `tpacket2_hdr`, aligned to 4 because slots are aligned to 256, and is
         // accessed atomically because the kernel writes it.
         let status = unsafe { &*self.base.add(self.next * self.slot_bytes).cast::<AtomicU32>() };
-        if status.load(Ordering::Acquire) & libc::TP_STATUS_USER as u32 == 0 {
+        if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
         // SAFETY: the slot is ours (TP_STATUS_USER, read with Acquire) until its status is reset
@@ -228,7 +228,7 @@ impl Ring {
             outgoing: address.sll_pkttype == libc::PACKET_OUTGOING,
             snap,
         });
-        status.store(libc::TP_STATUS_KERNEL as u32, Ordering::Release);
+        status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
         Some(result)
     }

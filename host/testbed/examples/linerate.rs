@@ -1,4 +1,4 @@
-//! Prints what the emulator can do on this machine: UDP and TCP through 10 ms one-way.
+//! Prints what the emulator can do on this machine: CUBIC through 10 ms one-way.
 //!
 //! `cargo run --release -p kuroshio-testbed --example linerate [SECONDS] [RATE]`
 
@@ -129,6 +129,7 @@ fn send(time: Duration) -> std::io::Result<()> {
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     };
+    rustix::net::sockopt::set_tcp_congestion(&stream, "cubic")?;
     let buffer = vec![0; 1 << 18];
     let end = Instant::now() + time;
     while Instant::now() < end {

@@ -11,6 +11,10 @@
 //! has to be cleaned up and nothing can be left behind. Init reaps orphans and ends with the
 //! program.
 //!
+//! Inside is a session of its own, apart from the caller's terminal: Ctrl-C ends the caller and so
+//! everything. A session is also a scheduling group (autogroup); root puts it before everything
+//! else on the machine (nice -20), so that other load makes the emulator wait little.
+//!
 //! Without root a user namespace is made first, in which the caller's own user is root.
 
 use std::ffi::OsString;

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         ("a_stall_shows_in_the_lateness", a_stall_shows_in_the_lateness),
         ("faults_do_what_they_say", faults_do_what_they_say),
         ("the_trace_is_exact", the_trace_is_exact),
+        ("line_rate_is_reported", line_rate_is_reported),
         (
             "hosts_are_separate_and_names_are_checked",
             hosts_are_separate_and_names_are_checked,
@@ -392,4 +393,44 @@ fn hosts_are_separate_and_names_are_checked() {
         matches!(none, TestbedError::Unknown { kind: "shaper", .. }),
         "{none}"
     );
+}
+
+/// Prints what this machine holds; what must be is that no frame is lost and the rate is never
+/// above the link's.
+fn line_rate_is_reported() {
+    let tb = up(
+        "wire = \"10Gbps\"",
+        "capacity = \"900Mbps\"\none_way_delay = \"10ms\"\nqueue = \"64MiB\"",
+    );
+    let (mut from, mut into) = connect(&tb, "10.0.0.2:5000");
+    rustix::net::sockopt::set_tcp_congestion(&from, "cubic").expect("cubic");
+    let before = tb.counters().expect("counters");
+    tb.begin().expect("begin");
+    let sender = std::thread::spawn(move || {
+        let data = vec![0u8; 1 << 18];
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end {
+            from.write_all(&data).expect("send");
+        }
+    });
+    let receiver = std::thread::spawn(move || {
+        let mut data = vec![0u8; 1 << 18];
+        while into.read(&mut data).expect("receive") > 0 {}
+    });
+    wait_for("the end of sending", || sender.is_finished());
+    let after = tb.counters().expect("counters");
+    sender.join().expect("sender");
+    receiver.join().expect("receiver");
+    let through = |c: &Counters| c.link("sea:a>b").expect("link").stage.departed;
+    let bits = 8.0 * (through(&after).bytes.get() - through(&before).bytes.get()) as f64;
+    let seconds = (after.at.as_ps() - before.at.as_ps()) as f64 / 1e12;
+    let report = tb.report().expect("report");
+    println!(
+        "  {:.1} Mbps of 900 through 10 ms with start and end; {report}",
+        bits / seconds / 1e6
+    );
+    assert!(bits <= 9e8 * seconds + 8.0 * 1518.0);
+    let end = settled(&tb);
+    assert_eq!(end.link("sea:a>b").expect("link").stage.dropped().frames, 0);
+    assert_eq!(report.not_taken, 0);
 }

@@ -36,7 +36,7 @@ struct Inner {
 
 /// A frame in its memory. Dropping it gives the memory back.
 pub(super) struct Frame {
-    inner: Option<Box<Inner>>,
+    inner: Option<Inner>,
     pool: Rc<Pool>,
 }
 
@@ -49,21 +49,21 @@ impl std::fmt::Debug for Frame {
 impl Frame {
     pub fn bytes(&self) -> &[u8] {
         self.inner
-            .as_deref()
+            .as_ref()
             .and_then(|i| i.data.get(..i.len))
             .unwrap_or(&[])
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.inner
-            .as_deref_mut()
+            .as_mut()
             .and_then(|i| i.data.get_mut(..i.len))
             .unwrap_or(&mut [])
     }
 
     /// All the memory, to be filled; [`Frame::set_len`] then says how far.
     pub fn room(&mut self) -> &mut [u8] {
-        self.inner.as_deref_mut().map_or(&mut [], |i| &mut i.data)
+        self.inner.as_mut().map_or(&mut [], |i| &mut i.data)
     }
 
     pub fn set_len(&mut self, len: usize) {
@@ -73,7 +73,7 @@ impl Frame {
     }
 
     pub fn meta(&self) -> Meta {
-        self.inner.as_deref().map_or(Meta::default(), |i| i.meta)
+        self.inner.as_ref().map_or(Meta::default(), |i| i.meta)
     }
 
     pub fn set_meta(&mut self, meta: Meta) {
@@ -93,7 +93,7 @@ impl Drop for Frame {
 
 /// The free lists.
 pub(super) struct Pool {
-    free: [RefCell<Vec<Box<Inner>>>; 3],
+    free: [RefCell<Vec<Inner>>; 3],
     made: Cell<usize>,
     limit: usize,
 }
@@ -110,7 +110,7 @@ impl Pool {
     /// Makes memory for `count` frames of up to `len` bytes ahead, as far as the limit goes.
     pub fn prepare(&self, len: usize, count: usize) {
         let Some(size) = size_for(len) else { return };
-        let made: Vec<Box<Inner>> = (0..count).map_while(|_| self.make(size)).collect();
+        let made: Vec<Inner> = (0..count).map_while(|_| self.make(size)).collect();
         self.free[size].borrow_mut().extend(made);
     }
 
@@ -128,21 +128,21 @@ impl Pool {
         })
     }
 
-    fn make(&self, size: usize) -> Option<Box<Inner>> {
+    fn make(&self, size: usize) -> Option<Inner> {
         let bytes = SIZES[size];
         if self.made.get() + bytes > self.limit {
             return None;
         }
         self.made.set(self.made.get() + bytes);
-        Some(Box::new(Inner {
+        Some(Inner {
             meta: Meta::default(),
             len: 0,
             // Not zero: zeroed memory would be mapped at its first use, in the run.
             data: vec![1; bytes].into_boxed_slice(),
-        }))
+        })
     }
 
-    fn give_back(&self, inner: Box<Inner>) {
+    fn give_back(&self, inner: Inner) {
         if let Some(size) = size_for(inner.data.len()) {
             self.free[size].borrow_mut().push(inner);
         }
