@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kuroshio_service::report::{EventReport, ProgressReport};
 
+use crate::output;
+
 /// How often a terminal is drawn.
 pub const DRAW_EVERY: Duration = Duration::from_millis(200);
 /// How often a line is written elsewhere.
@@ -73,7 +75,10 @@ impl Display {
 
     /// Tells what happened to one file.
     pub fn event(&self, event: &EventReport) {
-        let is_notice = !matches!(event.event.as_str(), "durable" | "skipped");
+        // Files that went well are counted, not told.
+        if matches!(event.event.as_str(), "durable" | "skipped") {
+            return;
+        }
         let text = || {
             let path = event.path.as_deref().unwrap_or_default();
             let (sep, text) = match &event.text {
@@ -85,9 +90,11 @@ impl Display {
         };
         match &self.mode {
             Mode::Json => eprintln!("{}", serde_json::json!({ "event": event })),
-            Mode::Bar(bar) if is_notice => bar.println(text()),
-            Mode::Lines if is_notice => eprintln!("{}", text()),
-            _ => {}
+            // The answer of a dry run, not a notice beside it.
+            _ if event.event == "would_send" => drop(output::line(&text())),
+            Mode::Bar(bar) => bar.println(text()),
+            Mode::Lines => eprintln!("{}", text()),
+            Mode::Quiet => {}
         }
     }
 

@@ -114,7 +114,7 @@ fn prepare(inner: &Inner, wanted: CopyRequest, caller: &Caller) -> Result<(Endpo
         caller.may(Operation::Read, path.as_bytes())?;
         inner.check_readable(path)?;
     }
-    handle::check_congestion(wanted.congestion.as_deref())?;
+    client::check_congestion(wanted.congestion.as_deref())?;
     let groups =
         wanted.routes.iter().map(|r| RouteRequest { streams: r.streams, rate_bps: r.rate_bps }).collect::<Vec<_>>();
     handle::groups_of(&groups)?;

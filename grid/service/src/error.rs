@@ -89,6 +89,6 @@ impl ServiceError {
 
     /// Whether the input was at fault (exit code 2), not the work (exit code 1).
     pub fn is_bad_input(&self) -> bool {
-        matches!(self, Self::Invalid(_) | Self::Ticket(_))
+        matches!(self, Self::Invalid(_) | Self::Ticket(_) | Self::Refused { status: 400 | 404, .. })
     }
 }

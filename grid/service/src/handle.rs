@@ -24,7 +24,7 @@ use crate::path::{PathError, RootPath};
 use crate::server::Inner;
 use crate::sessions::{CONTROL_LIMIT_S, Group, JOIN_LIMIT_S, JoinError, Slot, Work, sources_of};
 use crate::token::{Claims, Operation, TokenError};
-use crate::{copies, files, front};
+use crate::{client, copies, files, front};
 
 /// Longest wait for a request's body, seconds.
 const BODY_LIMIT_S: u64 = 15;
@@ -239,14 +239,6 @@ pub fn groups_of(routes: &[RouteRequest]) -> Result<Vec<Group>, Refusal> {
     groups.collect()
 }
 
-/// Checks a congestion control's name against the kernel before anything starts.
-pub fn check_congestion(name: Option<&str>) -> Result<(), Refusal> {
-    let Some(name) = name else { return Ok(()) };
-    let probe = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|e| Refusal::bad(e.to_string()))?;
-    kuroshio_sock::set_congestion(&probe, name)
-        .map_err(|e| Refusal::bad(format!("congestion control `{name}` cannot be used at the service: {e}")))
-}
-
 fn open_session(inner: &Arc<Inner>, wanted: &SessionRequest, caller: &Caller) -> Result<Answer, Refusal> {
     let groups = groups_of(&wanted.routes)?;
     wanted.options.check().map_err(Refusal::bad)?;
@@ -262,7 +254,7 @@ fn open_session(inner: &Arc<Inner>, wanted: &SessionRequest, caller: &Caller) ->
             Work::Receive(ReceiveJob { root: inner.root.duplicate()?, dest })
         }
         Direction::Pull => {
-            check_congestion(wanted.congestion.as_deref())?;
+            client::check_congestion(wanted.congestion.as_deref())?;
             for path in &paths {
                 caller.may(Operation::Read, path.as_bytes())?;
                 inner.check_readable(path)?;
@@ -301,7 +293,10 @@ fn upgrade(
         return Ok(answer);
     }
     inner.sessions.reserve(&id, &caller.owner(), slot).map_err(|e| match e {
-        JoinError::Unknown => Refusal::new(StatusCode::NOT_FOUND, "no such session: it has ended or never was"),
+        JoinError::Unknown => {
+            let why = inner.sessions.reason(&id).unwrap_or_else(|| "it has ended or never was".into());
+            Refusal::new(StatusCode::GONE, format!("no such session: {why}"))
+        }
         JoinError::Taken => Refusal::new(StatusCode::CONFLICT, "that connection of the session is here already"),
     })?;
     let on = hyper::upgrade::on(request);

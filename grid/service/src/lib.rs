@@ -37,7 +37,7 @@ mod trust;
 mod wire;
 
 pub use client::{
-    BetweenJob, Endpoint, PullJob, PushJob, RemotePlan, Route, Security, copy_between, plan_change, plan_report,
+    BetweenJob, Endpoint, PullJob, PushJob, RemotePlan, Route, Security, check_congestion, copy_between, plan_change, plan_report,
     pull, push,
 };
 pub use error::ServiceError;

@@ -107,8 +107,9 @@ impl FromStr for Cidr {
             None => width,
             Some(len) => len.parse::<u32>().ok().filter(|l| *l <= width).ok_or_else(invalid)?,
         };
-        let beyond = if len == 0 { bits } else { bits << (128 - width) << len };
-        if beyond != 0 && len < width {
+        // The bits of the host part: the lowest `width - len`.
+        let beyond = bits & u128::MAX.checked_shr(128 - (width - len)).unwrap_or(0);
+        if beyond != 0 {
             return Err(format!("`{text}` has bits set beyond its prefix of {len}"));
         }
         Ok(Self { bits, len, width })
@@ -510,6 +511,8 @@ mod tests {
             ("2001:db8::/32", "2001:db9::", false),
             ("192.0.2.1", "192.0.2.1", true),
             ("192.0.2.1", "192.0.2.2", false),
+            ("::1", "::1", true),
+            ("::1/128", "::2", false),
             ("10.1.0.0/16", "::ffff:10.1.2.3", true),
         ];
         for (cidr, address, contains) in table {

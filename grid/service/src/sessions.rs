@@ -8,7 +8,7 @@
 //!
 //! A session is named by 128 random bits; each of its connections is made under the token that made it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,8 @@ use crate::path::{Root, RootPath};
 pub const MAX_SESSIONS: usize = 64;
 /// Longest wait for both control connections, seconds.
 pub const CONTROL_LIMIT_S: u64 = 15;
+/// Ended sessions whose reason is kept, for connections that come too late.
+const REASONS: usize = 256;
 /// Longest time in which data streams may join, seconds.
 pub const JOIN_LIMIT_S: u64 = 60;
 
@@ -80,6 +82,8 @@ struct Session {
 /// The sessions of a service.
 pub struct Sessions {
     table: Mutex<HashMap<String, Session>>,
+    /// Names of sessions that failed, and why.
+    reasons: Mutex<VecDeque<(String, String)>>,
     pacer: Arc<dyn Pacer>,
 }
 
@@ -95,7 +99,7 @@ pub enum JoinError {
 impl Sessions {
     /// No sessions yet; data streams that leave are paced by `pacer`.
     pub fn new(pacer: Arc<dyn Pacer>) -> Arc<Self> {
-        Arc::new(Self { table: Mutex::default(), pacer })
+        Arc::new(Self { table: Mutex::default(), reasons: Mutex::default(), pacer })
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<String, Session>> {
@@ -136,6 +140,20 @@ impl Sessions {
         }
         table.insert(id.clone(), session);
         Ok(Some(id))
+    }
+
+    /// Why a session failed, if it did lately.
+    pub fn reason(&self, id: &str) -> Option<String> {
+        let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.iter().find(|(name, _)| name == id).map(|(_, reason)| reason.clone())
+    }
+
+    fn keep_reason(&self, id: &str, reason: String) {
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        if reasons.len() >= REASONS {
+            reasons.pop_front();
+        }
+        reasons.push_back((id.to_owned(), reason));
     }
 
     /// Keeps a place for a connection that is about to be upgraded.
@@ -219,6 +237,9 @@ impl Sessions {
             Work::Receive(job) => ("receive", kuroshio_transfer::receive(conns, job, progress)),
             Work::Send(job) => ("send", kuroshio_transfer::send(conns, job, progress)),
         };
+        if let Err(e) = &result {
+            self.keep_reason(id, e.to_string());
+        }
         log_end(what, peer, begun, &result);
     }
 

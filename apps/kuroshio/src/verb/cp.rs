@@ -32,10 +32,10 @@ Exit codes: 0 done, 1 failed (resume by the same command), 2 bad input.";
 
 /// Arguments of `kuroshio cp`.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = EXAMPLE, override_usage = "kuroshio cp [OPTIONS] SRC... DST")]
 pub struct Args {
     /// Sources, then the destination: PATH, NAME:/path, or http://HOST:PORT/path with --insecure
-    #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
     paths: Vec<OsString>,
     /// Data streams of each route
     #[arg(long, default_value_t = DEFAULT_STREAMS, value_name = "N")]
@@ -123,6 +123,9 @@ fn plan(args: Args) -> Result<Plan, Failure> {
         (false, false) => Placement::Auto,
     };
     let routes = routes(&args)?;
+    if places.iter().any(|p| matches!(p, Place::Local(_))) {
+        kuroshio_service::check_congestion(args.congestion.as_deref())?;
+    }
     if !args.via.is_empty() && places.iter().chain([&destination]).all(|p| matches!(p, Place::Local(_))) {
         return Err(Failure::usage("--via names addresses of a remote side; both sides are local here"));
     }

@@ -10,4 +10,4 @@ mod session;
 
 pub use http::{Endpoint, Security};
 pub use lease::{RemotePlan, plan_change, plan_report};
-pub use session::{BetweenJob, PullJob, PushJob, Route, copy_between, pull, push};
+pub use session::{BetweenJob, PullJob, PushJob, Route, check_congestion, copy_between, pull, push};

@@ -62,6 +62,34 @@ pub struct PullJob {
     pub congestion: Option<String>,
 }
 
+/// Checks the name of a congestion control against this host's kernel before anything starts.
+///
+/// # Errors
+/// It cannot be used here.
+pub fn check_congestion(name: Option<&str>) -> Result<(), ServiceError> {
+    let Some(name) = name else { return Ok(()) };
+    let probe = std::net::TcpListener::bind(("127.0.0.1", 0));
+    let probe = probe.map_err(|e| ServiceError::peer("127.0.0.1", "cannot listen", e))?;
+    kuroshio_sock::set_congestion(&probe, name)
+        .map_err(|e| ServiceError::Invalid(format!("congestion control `{name}` cannot be used at the sender: {e}")))
+}
+
+/// Refuses a rate below one full frame per second of this very connection.
+fn check_frame_rate(conn: &Conn, limit: Option<BitRate>, ipv6: bool) -> Result<(), ServiceError> {
+    let (Some(limit), Some(socket)) = (limit, conn.tcp()) else { return Ok(()) };
+    let Ok(info) = kuroshio_sock::tcp_info(socket) else { return Ok(()) };
+    let Some(framing) = info.framing(ipv6) else { return Ok(()) };
+    let frame = framing.frame_bytes(u64::from(info.snd_mss));
+    let least_bps = frame.saturating_mul(8);
+    if limit.bps() >= least_bps {
+        return Ok(());
+    }
+    Err(ServiceError::Invalid(format!(
+        "a stream's rate of {limit} is less than one of its frames ({frame} bytes) per second: at least \
+         {least_bps}bps for each stream is valid; use fewer streams or a higher rate"
+    )))
+}
+
 fn route_requests(routes: &[Route]) -> Vec<RouteRequest> {
     let of = |r: &Route| RouteRequest { streams: r.streams, rate_bps: r.rate.map(BitRate::bps) };
     routes.iter().map(of).collect()
@@ -118,9 +146,10 @@ impl Dialling<'_> {
         let http: HttpConn = self.endpoint.dial(route.via.as_deref(), self.congestion)?;
         let to = http.peer().ip();
         let conn = http.upgrade(&slot_path(self.session, &format!("data/{n}")))?;
+        let limit = route.rate.and_then(|r| r.checked_div(u64::from(route.streams)));
+        check_frame_rate(&conn, limit, to.is_ipv6() && !to.to_canonical().is_ipv4())?;
         let mut data = DataConn { route: index, ..DataConn::unpaced(conn) };
         if let Some(pacer) = self.pacer {
-            let limit = route.rate.and_then(|r| r.checked_div(u64::from(route.streams)));
             let paced = pacer.pace(to, limit)?;
             data.rate = paced.rate;
             self.leases.lock().unwrap_or_else(PoisonError::into_inner).extend(paced.guard);
@@ -158,10 +187,16 @@ fn ended(
     dialling: &Dialling<'_>,
     result: Result<Summary, kuroshio_transfer::TransferError>,
 ) -> Result<Summary, ServiceError> {
+    use kuroshio_transfer::TransferError::{Cancelled, Input, Local, Peer};
     result.map_err(|e| {
-        // When no data stream came about, that is the reason, not what the session made of it.
+        // When no data stream came about, that is the reason, not what the session made of it; unless one of
+        // its sides says why.
         let first = dialling.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.unwrap_or_else(|| ServiceError::Transfer(e.to_string()))
+        match (e, first) {
+            (e @ (Cancelled | Input(_) | Local { .. } | Peer(_)), _) => ServiceError::Transfer(e.to_string()),
+            (_, Some(first)) => first,
+            (e, None) => ServiceError::Transfer(e.to_string()),
+        }
     })
 }
 
