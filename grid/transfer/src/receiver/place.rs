@@ -37,6 +37,18 @@ fn open_or_make(root: &OwnedFd, dest: &[u8], make: bool) -> io::Result<OwnedFd> 
     }
 }
 
+/// Name of a session's state folder.
+fn state_name(key: &SessionKey) -> String {
+    key.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Whether the session has state in the folder that `dest` lies in.
+fn begun_beside(root: &OwnedFd, dest: &[u8], key: &SessionKey) -> bool {
+    let (parent, _) = split_last(dest);
+    let top = join(parent, STATE_DIR.as_bytes());
+    !dest.is_empty() && open_dir(root, &join(&top, state_name(key).as_bytes())).is_ok()
+}
+
 impl Place {
     /// Finds the destination folder as [`Placement`] says.
     pub(super) fn open(
@@ -56,6 +68,8 @@ impl Place {
             Placement::Into => false,
             Placement::Exact => true,
             Placement::Auto => match open_dir(root, dest) {
+                // Made by an earlier run of the same command that was to make it: that run goes on.
+                Ok(_) if sources == 1 && !slash && begun_beside(root, dest, &key) => true,
                 Ok(_) => false,
                 Err(e) if sources == 1 && !slash && matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => true,
                 Err(e) => return Err(e),
@@ -91,7 +105,7 @@ impl Place {
 
     /// Opens (and makes, when asked) the state folder of the session.
     pub(super) fn state(&self, make: bool) -> io::Result<OwnedFd> {
-        let name: String = self.key.iter().map(|b| format!("{b:02x}")).collect();
+        let name = state_name(&self.key);
         let mode = Mode::from_raw_mode(0o700);
         if make {
             exists_ok(rustix::fs::mkdirat(&self.dir, STATE_DIR, mode))?;
@@ -114,7 +128,7 @@ impl Place {
                 rustix::fs::unlinkat(state, name, AtFlags::empty())?;
             }
         }
-        let name: String = self.key.iter().map(|b| format!("{b:02x}")).collect();
+        let name = state_name(&self.key);
         let top = open_dir(&self.dir, STATE_DIR.as_bytes())?;
         rustix::fs::unlinkat(&top, name.as_str(), AtFlags::REMOVEDIR)?;
         match rustix::fs::unlinkat(&self.dir, STATE_DIR, AtFlags::REMOVEDIR) {
