@@ -67,7 +67,9 @@ fn sources(places: Vec<Place>) -> Result<From, Failure> {
             (Place::Remote { endpoint, path }, None) => there = Some((endpoint, vec![path])),
             (Place::Remote { endpoint, path }, Some((first, paths))) => {
                 if first.address() != endpoint.address() || first.identity() != endpoint.identity() {
-                    return Err(Failure::usage("the sources are at different services: copy from one at a time"));
+                    return Err(Failure::usage(
+                        "the sources are at different services: copy from one at a time",
+                    ));
                 }
                 paths.push(path);
             }
@@ -76,17 +78,30 @@ fn sources(places: Vec<Place>) -> Result<From, Failure> {
     match there {
         None => Ok(From::Here(here)),
         Some((endpoint, paths)) if here.is_empty() => Ok(From::Service(endpoint, paths)),
-        Some(_) => Err(Failure::usage("some sources are here and some at a service: copy from one at a time")),
+        Some(_) => Err(Failure::usage(
+            "some sources are here and some at a service: copy from one at a time",
+        )),
     }
 }
 
 /// Runs a checked command and reports.
 pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
-    let shown = Shown { json: plan.json, dry_run: plan.options.dry_run, digest: plan.options.digest };
+    let shown = Shown {
+        json: plan.json,
+        dry_run: plan.options.dry_run,
+        digest: plan.options.digest,
+    };
     let display = Arc::new(Mutex::new(Display::new(plan.json, plan.quiet)));
-    let ways = Ways { options: plan.options, routes: plan.routes, congestion: plan.congestion, display };
+    let ways = Ways {
+        options: plan.options,
+        routes: plan.routes,
+        congestion: plan.congestion,
+        display,
+    };
     let from = sources(plan.sources)?;
-    if plan.plan_service.is_some() && !matches!((&from, &plan.destination), (From::Here(_), Place::Remote { .. })) {
+    if plan.plan_service.is_some()
+        && !matches!((&from, &plan.destination), (From::Here(_), Place::Remote { .. }))
+    {
         return Err(Failure::usage(
             "--plan asks for leases of streams that leave this host: it goes with a local source and a remote \
              destination; a sending service uses its own plan",
@@ -100,7 +115,9 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         (From::Service(endpoint, paths), Place::Local(to)) => {
             ways.pull(&endpoint, paths, local::destination(&to)?)
         }
-        (From::Service(from, paths), Place::Remote { endpoint, path }) => ways.between(&from, &endpoint, paths, path),
+        (From::Service(from, paths), Place::Remote { endpoint, path }) => {
+            ways.between(&from, &endpoint, paths, path)
+        }
     }?;
     shown.end(&report)
 }
@@ -136,11 +153,16 @@ fn remote_destination(endpoint: &Endpoint, path: &RootPath) -> Vec<u8> {
 }
 
 fn local_sources(paths: &[PathBuf]) -> Result<Vec<Source>, Failure> {
-    let sources = paths.iter().map(|p| local::source(p)).collect::<Result<Vec<_>, _>>()?;
+    let sources = paths
+        .iter()
+        .map(|p| local::source(p))
+        .collect::<Result<Vec<_>, _>>()?;
     for (i, one) in sources.iter().enumerate() {
         if !one.name.is_empty() && sources.iter().take(i).any(|other| other.name == one.name) {
             let name = String::from_utf8_lossy(&one.name);
-            return Err(Failure::usage(format!("two sources are named `{name}`: they would overwrite each other")));
+            return Err(Failure::usage(format!(
+                "two sources are named `{name}`: they would overwrite each other"
+            )));
         }
     }
     Ok(sources)
@@ -163,29 +185,45 @@ impl Ways {
                         .map_err(|e| Failure::usage(format!("--congestion {name}: {e}")))?;
                 }
                 let route = u32::try_from(route).unwrap_or(u32::MAX);
-                data.push(DataConn { conn: here, route, rate: StreamRate::new(limit) });
+                data.push(DataConn {
+                    conn: here,
+                    route,
+                    rate: StreamRate::new(limit),
+                });
                 data_there.push(DataConn::unpaced(there));
             }
         }
-        let send = SendJob { sources, options: self.options.clone(), key };
-        let receive = ReceiveJob { root, dest: to.path.clone() };
+        let send = SendJob {
+            sources,
+            options: self.options.clone(),
+            key,
+        };
+        let receive = ReceiveJob {
+            root,
+            dest: to.path.clone(),
+        };
         let receiving = Arc::new(Progress::new());
         let other = receiving.clone();
-        self.watched(move || other.cancel(), |progress| {
-            std::thread::scope(|scope| {
-                let conns = SessionConns::new(fwd_there, rev_there, data_there);
-                let receiver = scope.spawn(|| kuroshio_transfer::receive(conns, receive, &receiving));
-                let sent = kuroshio_transfer::send(SessionConns::new(fwd, rev, data), send, progress);
-                let received = receiver.join();
-                match (sent, received) {
-                    (Ok(summary), _) => Ok(summary),
-                    (Err(_), Ok(Err(e))) if !matches!(e, kuroshio_transfer::TransferError::Connection { .. }) => {
-                        Err(ServiceError::Transfer(e.to_string()))
+        self.watched(
+            move || other.cancel(),
+            |progress| {
+                std::thread::scope(|scope| {
+                    let conns = SessionConns::new(fwd_there, rev_there, data_there);
+                    let receiver = scope.spawn(|| kuroshio_transfer::receive(conns, receive, &receiving));
+                    let sent = kuroshio_transfer::send(SessionConns::new(fwd, rev, data), send, progress);
+                    let received = receiver.join();
+                    match (sent, received) {
+                        (Ok(summary), _) => Ok(summary),
+                        (Err(_), Ok(Err(e)))
+                            if !matches!(e, kuroshio_transfer::TransferError::Connection { .. }) =>
+                        {
+                            Err(ServiceError::Transfer(e.to_string()))
+                        }
+                        (Err(e), _) => Err(ServiceError::Transfer(e.to_string())),
                     }
-                    (Err(e), _) => Err(ServiceError::Transfer(e.to_string())),
-                }
-            })
-        })
+                })
+            },
+        )
     }
 
     fn push(
@@ -254,11 +292,21 @@ impl Ways {
                 }
                 CopyLine::Event(event) => display.event(&event),
                 CopyLine::Done(report) => end = Some(Ok(report)),
-                CopyLine::Error(text) => end = Some(Err(Failure::failed(format!("{}: {text}", from.address())))),
+                CopyLine::Error(text) => {
+                    end = Some(Err(Failure::failed(format!("{}: {text}", from.address()))))
+                }
             }
         })?;
-        self.display.lock().unwrap_or_else(PoisonError::into_inner).finish(&last);
-        end.unwrap_or_else(|| Err(Failure::failed(format!("{}: the copy ended without a result", from.address()))))
+        self.display
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .finish(&last);
+        end.unwrap_or_else(|| {
+            Err(Failure::failed(format!(
+                "{}: the copy ended without a result",
+                from.address()
+            )))
+        })
     }
 
     /// Runs `work` with its progress shown; a signal cancels it, and calls `also_cancel`.
@@ -269,7 +317,10 @@ impl Ways {
     ) -> Result<CopyReport, Failure> {
         let display = self.display.clone();
         let progress = Arc::new(Progress::with_events(move |event: &Event| {
-            display.lock().unwrap_or_else(PoisonError::into_inner).event(&EventReport::from(event));
+            display
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .event(&EventReport::from(event));
         }));
         let stopped = progress.clone();
         signal::on_stop(move || {
@@ -284,7 +335,10 @@ impl Ways {
             scope.spawn(move || {
                 while ended.recv_timeout(DRAW_EVERY) == Err(RecvTimeoutError::Timeout) {
                     let report = ProgressReport::from(&progress.snapshot());
-                    self.display.lock().unwrap_or_else(PoisonError::into_inner).update(&report);
+                    self.display
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .update(&report);
                 }
             });
             let result = work(progress);
@@ -292,7 +346,10 @@ impl Ways {
             result
         });
         let last = progress.snapshot();
-        self.display.lock().unwrap_or_else(PoisonError::into_inner).finish(&ProgressReport::from(&last));
+        self.display
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .finish(&ProgressReport::from(&last));
         Ok(CopyReport::new(&result?, &last, begun.elapsed().as_secs_f64()))
     }
 }
@@ -311,7 +368,11 @@ impl Shown {
             if let Some(object) = value.as_object_mut() {
                 object.insert("ok".into(), report.complete.into());
                 object.insert("dry_run".into(), self.dry_run.into());
-                let digest = if self.digest == DigestMode::None { "none" } else { "blake3" };
+                let digest = if self.digest == DigestMode::None {
+                    "none"
+                } else {
+                    "blake3"
+                };
                 object.insert("digest".into(), digest.into());
             }
             output::line(&value.to_string())?;
@@ -321,12 +382,19 @@ impl Shown {
         for error in &report.errors {
             eprintln!("kuroshio: {}: {}", error.path, error.text);
         }
-        Ok(if report.complete { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+        Ok(if report.complete {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(EXIT_FAILED)
+        })
     }
 
     fn sentence(&self, r: &CopyReport) -> String {
         if self.dry_run {
-            return format!("would send of {} files, {} bytes, what is listed above; nothing changed", r.files, r.bytes);
+            return format!(
+                "would send of {} files, {} bytes, what is listed above; nothing changed",
+                r.files, r.bytes
+            );
         }
         let mut text = format!(
             "{} files durable, {} verified, {} skipped, {} failed; {} bytes sent in {:.2} s ({} goodput)",

@@ -18,12 +18,18 @@ pub struct Failure {
 impl Failure {
     /// Bad input: says what, where, and what would be valid. Exit code 2.
     pub fn usage(text: impl Into<String>) -> Self {
-        Self { code: EXIT_USAGE, text: text.into() }
+        Self {
+            code: EXIT_USAGE,
+            text: text.into(),
+        }
     }
 
     /// The work failed. Exit code 1.
     pub fn failed(text: impl Into<String>) -> Self {
-        Self { code: EXIT_FAILED, text: text.into() }
+        Self {
+            code: EXIT_FAILED,
+            text: text.into(),
+        }
     }
 
     /// The process's exit code.
@@ -42,6 +48,10 @@ impl std::error::Error for Failure {}
 
 impl From<kuroshio_service::ServiceError> for Failure {
     fn from(e: kuroshio_service::ServiceError) -> Self {
-        if e.is_bad_input() { Self::usage(e.to_string()) } else { Self::failed(e.to_string()) }
+        if e.is_bad_input() {
+            Self::usage(e.to_string())
+        } else {
+            Self::failed(e.to_string())
+        }
     }
 }

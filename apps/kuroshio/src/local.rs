@@ -25,7 +25,11 @@ pub fn source(path: &Path) -> Result<Source, Failure> {
     let meta = path.symlink_metadata().map_err(missing)?;
     let bytes = path.as_os_str().as_bytes();
     if bytes == b"." || bytes.ends_with(b"/.") {
-        return Ok(Source { base: open_dir(path)?, path: Vec::new(), name: Vec::new() });
+        return Ok(Source {
+            base: open_dir(path)?,
+            path: Vec::new(),
+            name: Vec::new(),
+        });
     }
     // `..` and a slash at the end are resolved; a symbolic link without one is copied as a link.
     let resolved = match path.file_name() {
@@ -33,10 +37,18 @@ pub fn source(path: &Path) -> Result<Source, Failure> {
         _ => path.canonicalize().map_err(missing)?,
     };
     let Some(name) = resolved.file_name() else {
-        return Ok(Source { base: open_dir(&resolved)?, path: Vec::new(), name: Vec::new() });
+        return Ok(Source {
+            base: open_dir(&resolved)?,
+            path: Vec::new(),
+            name: Vec::new(),
+        });
     };
     let name = name.as_bytes().to_vec();
-    Ok(Source { base: open_dir(parent(&resolved))?, path: name.clone(), name })
+    Ok(Source {
+        base: open_dir(parent(&resolved))?,
+        path: name.clone(),
+        name,
+    })
 }
 
 /// The folder of a path.
@@ -62,21 +74,46 @@ pub fn destination(path: &Path) -> Result<Destination, Failure> {
     let failed = |e: io::Error| Failure::usage(format!("{}: {e}", path.display()));
     if path.is_dir() {
         let absolute = path.canonicalize().map_err(failed)?;
-        return Ok(Destination { root: open_dir(&absolute)?, path: Vec::new(), absolute });
+        // Beneath the folder it lies in, where an earlier run that made it has left its state.
+        return match (absolute.parent(), absolute.file_name()) {
+            (Some(folder), Some(name)) => Ok(Destination {
+                root: open_dir(folder)?,
+                path: name.as_bytes().to_vec(),
+                absolute,
+            }),
+            _ => Ok(Destination {
+                root: open_dir(&absolute)?,
+                path: Vec::new(),
+                absolute,
+            }),
+        };
     }
     let Some(name) = path.file_name() else {
-        return Err(Failure::usage(format!("{}: not a name for a file or folder", path.display())));
+        return Err(Failure::usage(format!(
+            "{}: not a name for a file or folder",
+            path.display()
+        )));
     };
     let folder = parent(path).canonicalize().map_err(|e| {
-        Failure::usage(format!("{}: the folder that it should lie in: {e}", path.display()))
+        Failure::usage(format!(
+            "{}: the folder that it should lie in: {e}",
+            path.display()
+        ))
     })?;
     let absolute = folder.join(name);
-    Ok(Destination { root: open_dir(&folder)?, path: name.as_bytes().to_vec(), absolute })
+    Ok(Destination {
+        root: open_dir(&folder)?,
+        path: name.as_bytes().to_vec(),
+        absolute,
+    })
 }
 
 /// Absolute form of a source, for session keys; the link itself when it is one.
 pub fn absolute(path: &Path) -> Vec<u8> {
-    std::path::absolute(path).map_or_else(|_| path.as_os_str().as_bytes().to_vec(), |p| p.into_os_string().as_bytes().to_vec())
+    std::path::absolute(path).map_or_else(
+        |_| path.as_os_str().as_bytes().to_vec(),
+        |p| p.into_os_string().as_bytes().to_vec(),
+    )
 }
 
 /// Whether a path is written as a folder: with a slash at its end.
@@ -94,7 +131,9 @@ pub fn pair() -> Result<(Conn, Conn), Failure> {
         let (there, peer) = listener.accept().map_err(failed)?;
         // Another process may have connected to the port in between: it is not ours.
         if peer == mine {
-            here.set_nodelay(true).and_then(|()| there.set_nodelay(true)).map_err(failed)?;
+            here.set_nodelay(true)
+                .and_then(|()| there.set_nodelay(true))
+                .map_err(failed)?;
             return Ok((Conn::plain(here), Conn::plain(there)));
         }
     }

@@ -28,7 +28,9 @@ pub enum Place {
 pub fn parse(text: &OsStr, insecure: bool) -> Result<Place, Failure> {
     let bytes = text.as_bytes();
     if bytes.is_empty() {
-        return Err(Failure::usage("an empty path: use a path, NAME:/path or http://HOST:PORT/path"));
+        return Err(Failure::usage(
+            "an empty path: use a path, NAME:/path or http://HOST:PORT/path",
+        ));
     }
     if let Some(rest) = bytes.strip_prefix(b"http://") {
         return http(rest, insecure);
@@ -39,14 +41,22 @@ pub fn parse(text: &OsStr, insecure: bool) -> Result<Place, Failure> {
             text.display()
         )));
     }
-    let colon = bytes.iter().position(|b| *b == b':' || *b == b'/').filter(|at| bytes.get(*at) == Some(&b':'));
-    let Some(colon) = colon else { return Ok(Place::Local(PathBuf::from(text))) };
+    let colon = bytes
+        .iter()
+        .position(|b| *b == b':' || *b == b'/')
+        .filter(|at| bytes.get(*at) == Some(&b':'));
+    let Some(colon) = colon else {
+        return Ok(Place::Local(PathBuf::from(text)));
+    };
     let (name, path) = bytes.split_at(colon);
     let name = std::str::from_utf8(name)
         .map_err(|_| Failure::usage(format!("{}: the service's name is not UTF-8", text.display())))?;
     let path = RootPath::from_bytes(path.get(1..).unwrap_or_default())
         .map_err(|e| Failure::usage(format!("{}: {e}", text.display())))?;
-    Ok(Place::Remote { endpoint: trusted(name)?, path })
+    Ok(Place::Remote {
+        endpoint: trusted(name)?,
+        path,
+    })
 }
 
 /// The service trusted as `name`.
@@ -69,12 +79,17 @@ pub fn service(name: &str, insecure: bool) -> Result<Endpoint, Failure> {
 fn http(rest: &[u8], insecure: bool) -> Result<Place, Failure> {
     let invalid = |why: &str| {
         let shown = String::from_utf8_lossy(rest);
-        Failure::usage(format!("http://{shown}: {why}; the form is http://HOST:PORT/path"))
+        Failure::usage(format!(
+            "http://{shown}: {why}; the form is http://HOST:PORT/path"
+        ))
     };
     if !insecure {
-        return Err(invalid("clear text and no token: add --insecure if that is meant"));
+        return Err(invalid(
+            "clear text and no token: add --insecure if that is meant",
+        ));
     }
-    let rest = std::str::from_utf8(rest).map_err(|_| invalid("not a URL (percent-encode bytes beyond ASCII)"))?;
+    let rest =
+        std::str::from_utf8(rest).map_err(|_| invalid("not a URL (percent-encode bytes beyond ASCII)"))?;
     let (address, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let endpoint = Endpoint::insecure(address).map_err(|e: ServiceError| invalid(&e.to_string()))?;
     let path = RootPath::from_url(path).map_err(|e| invalid(&e.to_string()))?;

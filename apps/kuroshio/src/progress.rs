@@ -113,8 +113,14 @@ impl Display {
 
 fn sentence(r: &ProgressReport) -> String {
     let more = if r.walk_done { "" } else { "+" };
-    let eta = r.eta_seconds.map_or_else(|| "--".to_owned(), |s| format!("{}:{:02}", s / 60, s % 60));
-    let resent = if r.retransmissions > 0 { format!(", resent {} segments", r.retransmissions) } else { String::new() };
+    let eta = r
+        .eta_seconds
+        .map_or_else(|| "--".to_owned(), |s| format!("{}:{:02}", s / 60, s % 60));
+    let resent = if r.retransmissions > 0 {
+        format!(", resent {} segments", r.retransmissions)
+    } else {
+        String::new()
+    };
     format!(
         "scheduled {}{more}, on the wire {}, acknowledged {}, durable {} ({} of {}{more} files), {} goodput, eta {eta}, \
          limited by {}{resent}",
@@ -138,6 +144,12 @@ pub fn rate(bps: u64) -> String {
         1_000.. => (value / 1e3, "kbit/s"),
         _ => (value, "bit/s"),
     };
-    let digits = if scaled < 10.0 { 2 } else if scaled < 100.0 { 1 } else { 0 };
+    let digits = if scaled < 10.0 {
+        2
+    } else if scaled < 100.0 {
+        1
+    } else {
+        0
+    };
     format!("{scaled:.digits$} {unit}")
 }

@@ -8,11 +8,17 @@ use crate::error::{EXIT_FAILED, Failure};
 /// (what was made durable stays so).
 pub fn on_stop(first: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let failed = |e| Failure::failed(format!("cannot catch signals: {e}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(failed)?;
     let (mut interrupt, mut terminate) = {
         use tokio::signal::unix::{SignalKind, signal};
         let _in_runtime = runtime.enter();
-        (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
+        (
+            signal(SignalKind::interrupt()).map_err(failed)?,
+            signal(SignalKind::terminate()).map_err(failed)?,
+        )
     };
     let work = move || {
         let mut wait = || {
@@ -28,5 +34,9 @@ pub fn on_stop(first: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
         wait();
         process::exit(i32::from(EXIT_FAILED));
     };
-    std::thread::Builder::new().name("signals".into()).spawn(work).map(drop).map_err(failed)
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(work)
+        .map(drop)
+        .map_err(failed)
 }

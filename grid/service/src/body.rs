@@ -37,7 +37,9 @@ impl Body for ChannelBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        self.rx.poll_recv(cx).map(|piece| piece.map(|p| p.map(Frame::data)))
+        self.rx
+            .poll_recv(cx)
+            .map(|piece| piece.map(|p| p.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -46,7 +48,9 @@ impl Body for ChannelBody {
 }
 
 fn fixed(bytes: impl Into<Bytes>) -> AnswerBody {
-    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// An answer without body.
@@ -60,9 +64,10 @@ pub fn empty(status: StatusCode) -> Answer {
 pub fn text(status: StatusCode, line: &str) -> Answer {
     let mut answer = Response::new(fixed(format!("{line}\n")));
     *answer.status_mut() = status;
-    answer
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer.headers_mut().insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     answer
 }
 
@@ -73,9 +78,10 @@ pub fn json(status: StatusCode, value: &impl Serialize) -> Answer {
             bytes.push(b'\n');
             let mut answer = Response::new(fixed(bytes));
             *answer.status_mut() = status;
-            answer
-                .headers_mut()
-                .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+            answer.headers_mut().insert(
+                header::CONTENT_TYPE,
+                header::HeaderValue::from_static("application/json"),
+            );
             answer
         }
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()),

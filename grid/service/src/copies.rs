@@ -47,17 +47,30 @@ impl Copies {
         running.0 += 1;
         let id = running.0;
         running.1.insert(id, progress.clone());
-        Some(Place { copies: self.clone(), id })
+        Some(Place {
+            copies: self.clone(),
+            id,
+        })
     }
 
     /// How many run.
     pub fn running(&self) -> usize {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).1.len()
+        self.running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .len()
     }
 
     /// Cancels all.
     pub fn cancel_all(&self) {
-        for progress in self.running.lock().unwrap_or_else(PoisonError::into_inner).1.values() {
+        for progress in self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .values()
+        {
             progress.cancel();
         }
     }
@@ -71,12 +84,22 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.copies.running.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&self.id);
+        self.copies
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .remove(&self.id);
     }
 }
 
 /// Starts a copy and answers with its lines.
-pub fn start(inner: &Arc<Inner>, peer: SocketAddr, wanted: CopyRequest, caller: &Caller) -> Result<Answer, Refusal> {
+pub fn start(
+    inner: &Arc<Inner>,
+    peer: SocketAddr,
+    wanted: CopyRequest,
+    caller: &Caller,
+) -> Result<Answer, Refusal> {
     let (endpoint, job) = prepare(inner, wanted, caller)?;
     let (tx, stream) = ChannelBody::new(LINES, None);
     let events = tx.clone();
@@ -87,7 +110,10 @@ pub fn start(inner: &Arc<Inner>, peer: SocketAddr, wanted: CopyRequest, caller: 
         }
     }));
     let Some(place) = inner.copies.add(&progress) else {
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies at once; try again later"));
+        return Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many copies at once; try again later",
+        ));
     };
     tracing::info!(%peer, to = endpoint.address(), "third-party copy begins");
     let pacer = inner.pacer.clone();
@@ -97,9 +123,17 @@ pub fn start(inner: &Arc<Inner>, peer: SocketAddr, wanted: CopyRequest, caller: 
             let _place = place;
             run(peer, &endpoint, job, &progress, &*pacer, &tx);
         })
-        .map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot start a thread: {e}")))?;
+        .map_err(|e| {
+            Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("cannot start a thread: {e}"),
+            )
+        })?;
     let mut answer = Response::new(stream);
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    answer.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-ndjson"),
+    );
     Ok(answer)
 }
 
@@ -109,14 +143,24 @@ fn prepare(inner: &Inner, wanted: CopyRequest, caller: &Caller) -> Result<(Endpo
     if wanted.sources.is_empty() || wanted.sources.len() > MAX_SOURCES {
         return Err(invalid(format!("1 to {MAX_SOURCES} sources are valid")));
     }
-    let paths = wanted.sources.iter().map(|p| RootPath::from_url(p)).collect::<Result<Vec<_>, _>>()?;
+    let paths = wanted
+        .sources
+        .iter()
+        .map(|p| RootPath::from_url(p))
+        .collect::<Result<Vec<_>, _>>()?;
     for path in &paths {
         caller.may(Operation::Read, path.as_bytes())?;
         inner.check_readable(path)?;
     }
     client::check_congestion(wanted.congestion.as_deref())?;
-    let groups =
-        wanted.routes.iter().map(|r| RouteRequest { streams: r.streams, rate_bps: r.rate_bps }).collect::<Vec<_>>();
+    let groups = wanted
+        .routes
+        .iter()
+        .map(|r| RouteRequest {
+            streams: r.streams,
+            rate_bps: r.rate_bps,
+        })
+        .collect::<Vec<_>>();
     handle::groups_of(&groups)?;
     let routes = wanted.routes.into_iter().map(|route| Route {
         via: route.via,
@@ -126,7 +170,9 @@ fn prepare(inner: &Inner, wanted: CopyRequest, caller: &Caller) -> Result<(Endpo
     let endpoint = match wanted.to.identity {
         Some((pin, token)) => Endpoint::pinned(&wanted.to.address, pin.parse().map_err(invalid)?, token),
         None if inner.verifier.is_some() => {
-            return Err(invalid("this service does not send in clear text: the receiver needs pin and token".into()));
+            return Err(invalid(
+                "this service does not send in clear text: the receiver needs pin and token".into(),
+            ));
         }
         None => Endpoint::insecure(&wanted.to.address),
     }?;
@@ -173,7 +219,9 @@ fn run(
             }
         }
     });
-    let _ = tx.blocking_send(line(&CopyLine::Progress(ProgressReport::from(&progress.snapshot()))));
+    let _ = tx.blocking_send(line(&CopyLine::Progress(ProgressReport::from(
+        &progress.snapshot(),
+    ))));
     let _ = tx.blocking_send(line(&last));
 }
 
@@ -184,6 +232,8 @@ fn tell(progress: &Progress, tx: &mpsc::Sender<io::Result<Bytes>>, ended: std::s
         if tx.is_closed() {
             progress.cancel();
         }
-        let _ = tx.try_send(line(&CopyLine::Progress(ProgressReport::from(&progress.snapshot()))));
+        let _ = tx.try_send(line(&CopyLine::Progress(ProgressReport::from(
+            &progress.snapshot(),
+        ))));
     }
 }

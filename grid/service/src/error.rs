@@ -80,15 +80,31 @@ pub enum ServiceError {
 
 impl ServiceError {
     pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self::File { what, path: path.into(), source }
+        Self::File {
+            what,
+            path: path.into(),
+            source,
+        }
     }
 
     pub(crate) fn peer(address: impl ToString, what: &'static str, source: io::Error) -> Self {
-        Self::Peer { address: address.to_string(), what, source }
+        Self::Peer {
+            address: address.to_string(),
+            what,
+            source,
+        }
     }
 
     /// Whether the input was at fault (exit code 2), not the work (exit code 1).
     pub fn is_bad_input(&self) -> bool {
-        matches!(self, Self::Invalid(_) | Self::Ticket(_) | Self::Refused { status: 400 | 404, .. })
+        matches!(
+            self,
+            Self::Invalid(_)
+                | Self::Ticket(_)
+                | Self::Refused {
+                    status: 400 | 404,
+                    ..
+                }
+        )
     }
 }

@@ -28,7 +28,12 @@ struct Found {
 }
 
 /// Answers GET (or HEAD, `head_only`) of `path`.
-pub async fn answer(root: std::sync::Arc<Root>, path: RootPath, headers: &HeaderMap, head_only: bool) -> Answer {
+pub async fn answer(
+    root: std::sync::Arc<Root>,
+    path: RootPath,
+    headers: &HeaderMap,
+    head_only: bool,
+) -> Answer {
     let shown = path.to_string();
     let opened = tokio::task::spawn_blocking(move || open(&root, &path)).await;
     let found = match opened {
@@ -59,9 +64,10 @@ fn failed(shown: &str, error: &io::Error) -> Answer {
     let errno = Errno::from_io_error(error);
     let (status, why) = match errno {
         Some(Errno::NOENT | Errno::NOTDIR) => (StatusCode::NOT_FOUND, "no such file".to_owned()),
-        Some(Errno::XDEV) => {
-            (StatusCode::FORBIDDEN, "leaves the served folder (a link out of it)".to_owned())
-        }
+        Some(Errno::XDEV) => (
+            StatusCode::FORBIDDEN,
+            "leaves the served folder (a link out of it)".to_owned(),
+        ),
         Some(Errno::ACCESS | Errno::PERM) => (StatusCode::FORBIDDEN, "no permission".to_owned()),
         Some(Errno::LOOP) => (StatusCode::FORBIDDEN, "too many symbolic links".to_owned()),
         Some(Errno::NAMETOOLONG) => (StatusCode::NOT_FOUND, "name too long".to_owned()),
@@ -80,7 +86,11 @@ fn send(found: Found, headers: &HeaderMap, head_only: bool) -> Answer {
     }
     // A range of another version of the file is of no use: then the whole file is sent.
     let same_version = get(header::IF_RANGE).is_none_or(|tag| tag.trim() == etag);
-    let wanted = if same_version { range::parse(get(header::RANGE), size) } else { RangeOf::Whole };
+    let wanted = if same_version {
+        range::parse(get(header::RANGE), size)
+    } else {
+        RangeOf::Whole
+    };
     let (status, start, len) = match wanted {
         RangeOf::Whole => (StatusCode::OK, 0, size),
         RangeOf::Part { start, len } => (StatusCode::PARTIAL_CONTENT, start, len),
@@ -97,7 +107,11 @@ fn send(found: Found, headers: &HeaderMap, head_only: bool) -> Answer {
     set(&mut answer, header::CONTENT_LENGTH, &len.to_string());
     set(&mut answer, header::CONTENT_TYPE, "application/octet-stream");
     if status == StatusCode::PARTIAL_CONTENT {
-        set(&mut answer, header::CONTENT_RANGE, &format!("bytes {start}-{}/{size}", start + len - 1));
+        set(
+            &mut answer,
+            header::CONTENT_RANGE,
+            &format!("bytes {start}-{}/{size}", start + len - 1),
+        );
     }
     if !head_only {
         tokio::task::spawn_blocking(move || read_pieces(&file, start, len, &tx));
@@ -113,7 +127,10 @@ fn read_pieces(file: &File, start: u64, len: u64, tx: &mpsc::Sender<io::Result<B
         let want = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         let mut piece = vec![0; want];
         let result = match file.read_at(&mut piece, at) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file shrank while it was sent")),
+            Ok(0) => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the file shrank while it was sent",
+            )),
             Ok(n) => {
                 piece.truncate(n);
                 at += n as u64;
@@ -131,12 +148,19 @@ fn read_pieces(file: &File, start: u64, len: u64, tx: &mpsc::Sender<io::Result<B
 
 fn etag_of(meta: &Metadata) -> String {
     let (s, ns) = (meta.mtime(), meta.mtime_nsec());
-    format!("\"{:x}-{:x}-{:x}-{s:x}.{ns:x}\"", meta.dev(), meta.ino(), meta.len())
+    format!(
+        "\"{:x}-{:x}-{:x}-{s:x}.{ns:x}\"",
+        meta.dev(),
+        meta.ino(),
+        meta.len()
+    )
 }
 
 /// Whether an `If-None-Match` list names `etag` (weak comparison, RFC 9110, section 8.8.3.2).
 fn matches_tag(list: &str, etag: &str) -> bool {
-    list.split(',').map(str::trim).any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+    list.split(',')
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
 fn with_validators(mut answer: Answer, etag: &str, meta: &Metadata) -> Answer {
@@ -158,14 +182,14 @@ fn set(answer: &mut Answer, name: header::HeaderName, value: &str) {
 /// of 400 Gregorian years (146,097 days) that begin on 1 March, so that the leap day comes last.
 fn http_date(unix_s: u64) -> String {
     const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
+    const MONTHS: [&str; 12] = [
+        "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb",
+    ];
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // 719,468 days lie between 1 March of year 0 and 1 January 1970.
     let since_era0 = days + 719_468;
     let (era, day_of_era) = (since_era0 / 146_097, since_era0 % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;

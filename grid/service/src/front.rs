@@ -73,11 +73,7 @@ pub fn upgraded_conn(upgraded: Upgraded) -> io::Result<Conn> {
 }
 
 impl AsyncRead for Door {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(s) => Pin::new(s).poll_read(cx, buf),
             Self::Tls(s) => Pin::new(s).poll_read(cx, buf),
@@ -117,7 +113,9 @@ pub async fn accept_loop(
 ) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.changed() => return,
@@ -189,7 +187,11 @@ async fn serve(
         }
     };
     if let Err(e) = ended {
-        let what = if e.is_parse() { "refused: not HTTP/1.1" } else { "connection ended" };
+        let what = if e.is_parse() {
+            "refused: not HTTP/1.1"
+        } else {
+            "connection ended"
+        };
         tracing::warn!(%peer, "{what}: {e}");
     }
 }

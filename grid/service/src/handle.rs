@@ -38,7 +38,10 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal with a status and a sentence.
     pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
+        Self {
+            status,
+            text: text.into(),
+        }
     }
 
     fn bad(text: impl Into<String>) -> Self {
@@ -68,7 +71,11 @@ impl From<PathError> for Refusal {
 
 impl From<ServiceError> for Refusal {
     fn from(e: ServiceError) -> Self {
-        let status = if e.is_bad_input() { StatusCode::BAD_REQUEST } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let status = if e.is_bad_input() {
+            StatusCode::BAD_REQUEST
+        } else {
+            StatusCode::INTERNAL_SERVER_ERROR
+        };
         Self::new(status, e.to_string())
     }
 }
@@ -87,7 +94,9 @@ impl Caller {
 
     /// Names the caller: the same token is the same owner.
     pub fn owner(&self) -> String {
-        self.0.as_ref().map_or_else(|| "anybody".to_owned(), |c| format!("{}/{}", c.sub, c.jti))
+        self.0
+            .as_ref()
+            .map_or_else(|| "anybody".to_owned(), |c| format!("{}/{}", c.sub, c.jti))
     }
 }
 
@@ -117,8 +126,13 @@ pub async fn answer(inner: Arc<Inner>, peer: SocketAddr, mut request: Request<In
 }
 
 fn authenticate(inner: &Inner, request: &Request<Incoming>) -> Result<Caller, TokenError> {
-    let Some(verifier) = &inner.verifier else { return Ok(Caller(None)) };
-    let value = request.headers().get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+    let Some(verifier) = &inner.verifier else {
+        return Ok(Caller(None));
+    };
+    let value = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|v| v.to_str().ok());
     let (scheme, token) = value.and_then(|v| v.split_once(' ')).ok_or(TokenError::Missing)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(TokenError::Missing);
@@ -126,7 +140,11 @@ fn authenticate(inner: &Inner, request: &Request<Incoming>) -> Result<Caller, To
     Ok(Caller(Some(verifier.check(token.trim())?)))
 }
 
-async fn route(inner: &Arc<Inner>, peer: SocketAddr, request: &mut Request<Incoming>) -> Result<Answer, Refusal> {
+async fn route(
+    inner: &Arc<Inner>,
+    peer: SocketAddr,
+    request: &mut Request<Incoming>,
+) -> Result<Answer, Refusal> {
     let caller = authenticate(inner, request)?;
     let path = request.uri().path().to_owned();
     if let Some(endpoint) = path.strip_prefix(API_PREFIX) {
@@ -138,7 +156,9 @@ async fn route(inner: &Arc<Inner>, peer: SocketAddr, request: &mut Request<Incom
         Method::HEAD => true,
         _ => {
             let mut answer = body::text(StatusCode::METHOD_NOT_ALLOWED, "files are read by GET and HEAD");
-            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            answer
+                .headers_mut()
+                .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(answer);
         }
     };
@@ -161,7 +181,12 @@ async fn api(
                 ["fwd"] => Slot::Fwd,
                 ["rev"] => Slot::Rev,
                 ["data", n] => Slot::Data(n.parse().map_err(|_| Refusal::bad("not a stream number"))?),
-                _ => return Err(Refusal::new(StatusCode::NOT_FOUND, "no such connection of a session")),
+                _ => {
+                    return Err(Refusal::new(
+                        StatusCode::NOT_FOUND,
+                        "no such connection of a session",
+                    ));
+                }
             };
             upgrade(inner, peer, request, caller, (*id).to_owned(), slot)
         }
@@ -187,7 +212,11 @@ async fn api(
     }
 }
 
-async fn leases(inner: &Arc<Inner>, request: &mut Request<Incoming>, what: &[&str]) -> Result<Answer, Refusal> {
+async fn leases(
+    inner: &Arc<Inner>,
+    request: &mut Request<Incoming>,
+    what: &[&str],
+) -> Result<Answer, Refusal> {
     let plan = inner.plan()?;
     match what {
         [] => {
@@ -221,10 +250,14 @@ async fn read<T: DeserializeOwned + Serialize>(request: &mut Request<Incoming>) 
 pub fn groups_of(routes: &[RouteRequest]) -> Result<Vec<Group>, Refusal> {
     let streams = routes.iter().fold(0u32, |sum, r| sum.saturating_add(r.streams));
     if routes.is_empty() || routes.len() > MAX_ROUTES || routes.iter().any(|r| r.streams == 0) {
-        return Err(Refusal::bad(format!("1 to {MAX_ROUTES} routes of at least one stream each are valid")));
+        return Err(Refusal::bad(format!(
+            "1 to {MAX_ROUTES} routes of at least one stream each are valid"
+        )));
     }
     if streams > MAX_STREAMS {
-        return Err(Refusal::bad(format!("{streams} streams; at most {MAX_STREAMS} are valid")));
+        return Err(Refusal::bad(format!(
+            "{streams} streams; at most {MAX_STREAMS} are valid"
+        )));
     }
     let groups = routes.iter().map(|route| {
         let stream_rate = match route.rate_bps {
@@ -234,7 +267,10 @@ pub fn groups_of(routes: &[RouteRequest]) -> Result<Vec<Group>, Refusal> {
                 Some(rate.map_err(|e| Refusal::bad(e.to_string()))?)
             }
         };
-        Ok(Group { streams: route.streams, stream_rate })
+        Ok(Group {
+            streams: route.streams,
+            stream_rate,
+        })
     });
     groups.collect()
 }
@@ -245,13 +281,22 @@ fn open_session(inner: &Arc<Inner>, wanted: &SessionRequest, caller: &Caller) ->
     if wanted.paths.is_empty() || wanted.paths.len() > MAX_SOURCES {
         return Err(Refusal::bad(format!("1 to {MAX_SOURCES} paths are valid")));
     }
-    let paths = wanted.paths.iter().map(|p| RootPath::from_url(p)).collect::<Result<Vec<_>, _>>()?;
+    let paths = wanted
+        .paths
+        .iter()
+        .map(|p| RootPath::from_url(p))
+        .collect::<Result<Vec<_>, _>>()?;
     let work = match wanted.direction {
         Direction::Push => {
-            let [dest] = paths.as_slice() else { return Err(Refusal::bad("a push has one destination")) };
+            let [dest] = paths.as_slice() else {
+                return Err(Refusal::bad("a push has one destination"));
+            };
             caller.may(Operation::Modify, dest.as_bytes())?;
             let dest = dest.relative().to_vec();
-            Work::Receive(ReceiveJob { root: inner.root.duplicate()?, dest })
+            Work::Receive(ReceiveJob {
+                root: inner.root.duplicate()?,
+                dest,
+            })
         }
         Direction::Pull => {
             client::check_congestion(wanted.congestion.as_deref())?;
@@ -260,13 +305,22 @@ fn open_session(inner: &Arc<Inner>, wanted: &SessionRequest, caller: &Caller) ->
                 inner.check_readable(path)?;
             }
             let sources = sources_of(&inner.root, &paths)?;
-            Work::Send(SendJob { sources, options: wanted.options.clone(), key: wanted.key })
+            Work::Send(SendJob {
+                sources,
+                options: wanted.options.clone(),
+                key: wanted.key,
+            })
         }
     };
     let owner = caller.owner();
-    let opened = inner.sessions.open(&owner, work, groups, wanted.congestion.clone())?;
+    let opened = inner
+        .sessions
+        .open(&owner, work, groups, wanted.congestion.clone())?;
     let Some(session) = opened else {
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many sessions at once; try again later"));
+        return Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many sessions at once; try again later",
+        ));
     };
     let (sessions, id) = (inner.sessions.clone(), session.clone());
     tokio::spawn(async move {
@@ -286,19 +340,36 @@ fn upgrade(
     id: String,
     slot: Slot,
 ) -> Result<Answer, Refusal> {
-    let asks = request.headers().get(header::UPGRADE).and_then(|v| v.to_str().ok());
+    let asks = request
+        .headers()
+        .get(header::UPGRADE)
+        .and_then(|v| v.to_str().ok());
     if asks != Some(UPGRADE) {
-        let mut answer = body::text(StatusCode::UPGRADE_REQUIRED, "this endpoint needs `Upgrade: kuroshio/1`");
-        answer.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
+        let mut answer = body::text(
+            StatusCode::UPGRADE_REQUIRED,
+            "this endpoint needs `Upgrade: kuroshio/1`",
+        );
+        answer
+            .headers_mut()
+            .insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
         return Ok(answer);
     }
-    inner.sessions.reserve(&id, &caller.owner(), slot).map_err(|e| match e {
-        JoinError::Unknown => {
-            let why = inner.sessions.reason(&id).unwrap_or_else(|| "it has ended or never was".into());
-            Refusal::new(StatusCode::GONE, format!("no such session: {why}"))
-        }
-        JoinError::Taken => Refusal::new(StatusCode::CONFLICT, "that connection of the session is here already"),
-    })?;
+    inner
+        .sessions
+        .reserve(&id, &caller.owner(), slot)
+        .map_err(|e| match e {
+            JoinError::Unknown => {
+                let why = inner
+                    .sessions
+                    .reason(&id)
+                    .unwrap_or_else(|| "it has ended or never was".into());
+                Refusal::new(StatusCode::GONE, format!("no such session: {why}"))
+            }
+            JoinError::Taken => Refusal::new(
+                StatusCode::CONFLICT,
+                "that connection of the session is here already",
+            ),
+        })?;
     let on = hyper::upgrade::on(request);
     let sessions = inner.sessions.clone();
     tokio::spawn(async move {
@@ -318,7 +389,11 @@ fn upgrade(
         }
     });
     let mut answer = body::empty(StatusCode::SWITCHING_PROTOCOLS);
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    answer.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
+    answer
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    answer
+        .headers_mut()
+        .insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
     Ok(answer)
 }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _,
+};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::ServiceError;
@@ -62,7 +64,13 @@ impl Identity {
             }
         };
         let pin = Pin::of_spki(&key.subject_public_key_info());
-        Ok(Self { dir: dir.to_owned(), key, cert_der, pin, made })
+        Ok(Self {
+            dir: dir.to_owned(),
+            key,
+            cert_der,
+            pin,
+            made,
+        })
     }
 
     /// An identity that lives only in memory's temporary folder `dir`; the same as [`Self::open`].
@@ -133,7 +141,9 @@ impl Identity {
     /// The address that was kept last.
     pub fn address(&self) -> Result<Option<String>, ServiceError> {
         let bytes = private::read(&self.dir.join("address"), 1024)?;
-        Ok(bytes.and_then(|b| String::from_utf8(b).ok()).map(|s| s.trim().to_owned()))
+        Ok(bytes
+            .and_then(|b| String::from_utf8(b).ok())
+            .map(|s| s.trim().to_owned()))
     }
 
     /// A ticket for `address` (host and port) with `token`.
@@ -177,10 +187,16 @@ mod tests {
         assert_eq!(first.pin(), again.pin());
         assert_eq!(token, again.first_token().expect("kept"));
         for name in ["key.der", "cert.der", "token"] {
-            let mode = std::fs::metadata(state.join(name)).expect(name).permissions().mode();
+            let mode = std::fs::metadata(state.join(name))
+                .expect(name)
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
-        assert_eq!(std::fs::metadata(&state).expect("dir").permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            std::fs::metadata(&state).expect("dir").permissions().mode() & 0o777,
+            0o700
+        );
     }
 
     #[test]
@@ -206,8 +222,14 @@ mod tests {
         let last = broken.pop().expect("some");
         broken.push(if last == 'A' { 'Q' } else { 'A' });
         assert!(matches!(one.verifier().check(&broken), Err(TokenError::Wrong(_))));
-        assert!(matches!(one.verifier().check("garbage"), Err(TokenError::Wrong(_))));
-        let old = Claims { exp: token::now_unix_s() - 3600, ..claims };
+        assert!(matches!(
+            one.verifier().check("garbage"),
+            Err(TokenError::Wrong(_))
+        ));
+        let old = Claims {
+            exp: token::now_unix_s() - 3600,
+            ..claims
+        };
         let old = token::sign(&old, one.key.serialized_der()).expect("signed");
         assert_eq!(one.verifier().check(&old).err(), Some(TokenError::Expired));
     }

@@ -37,8 +37,8 @@ mod trust;
 mod wire;
 
 pub use client::{
-    BetweenJob, Endpoint, PullJob, PushJob, RemotePlan, Route, Security, check_congestion, copy_between, plan_change, plan_report,
-    pull, push,
+    BetweenJob, Endpoint, PullJob, PushJob, RemotePlan, Route, Security, check_congestion, copy_between,
+    plan_change, plan_report, pull, push,
 };
 pub use error::ServiceError;
 pub use front::{HANDSHAKE_LIMIT_S, HEADER_LIMIT_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS};

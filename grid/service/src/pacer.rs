@@ -31,6 +31,9 @@ pub struct OwnLimit;
 
 impl Pacer for OwnLimit {
     fn pace(&self, _to: IpAddr, limit: Option<BitRate>) -> Result<Paced, ServiceError> {
-        Ok(Paced { rate: StreamRate::new(limit), guard: None })
+        Ok(Paced {
+            rate: StreamRate::new(limit),
+            guard: None,
+        })
     }
 }

@@ -67,7 +67,11 @@ impl RootPath {
             bytes.push(b'/');
         }
         let contents = raw == b"." || raw.ends_with(b"/.") || bytes == b"/";
-        Ok(Self { bytes, trailing_slash: raw.ends_with(b"/"), contents })
+        Ok(Self {
+            bytes,
+            trailing_slash: raw.ends_with(b"/"),
+            contents,
+        })
     }
 
     /// A path from its percent-encoded form (RFC 3986, section 2.1), without query.
@@ -106,7 +110,13 @@ impl RootPath {
     pub fn to_url(&self) -> String {
         let mut url = percent_encode(&self.bytes);
         if self.bytes.len() > 1 {
-            url.push_str(if self.contents { "/." } else if self.trailing_slash { "/" } else { "" });
+            url.push_str(if self.contents {
+                "/."
+            } else if self.trailing_slash {
+                "/"
+            } else {
+                ""
+            });
         }
         url
     }
@@ -160,7 +170,10 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let failed = |e: io::Error| ServiceError::file("cannot serve", path, e);
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-        Ok(Self { fd, path: std::fs::canonicalize(path).map_err(failed)? })
+        Ok(Self {
+            fd,
+            path: std::fs::canonicalize(path).map_err(failed)?,
+        })
     }
 
     /// Where it is, for people.
@@ -170,7 +183,9 @@ impl Root {
 
     /// Another descriptor of the root.
     pub fn duplicate(&self) -> Result<OwnedFd, ServiceError> {
-        self.fd.try_clone().map_err(|e| ServiceError::file("cannot use", &self.path, e))
+        self.fd
+            .try_clone()
+            .map_err(|e| ServiceError::file("cannot use", &self.path, e))
     }
 
     /// Opens what lies at `path` for reading, never outside the root.
@@ -214,11 +229,22 @@ mod tests {
         for (url, path) in table {
             assert_eq!(RootPath::from_url(url).expect(url).to_string(), *path, "{url}");
         }
-        for url in ["/..", "/a/../b", "/%2e%2e/etc", "/%2E./x", "/a/%2e%2e", "..", "/a%2f..%2fb"] {
+        for url in [
+            "/..",
+            "/a/../b",
+            "/%2e%2e/etc",
+            "/%2E./x",
+            "/a/%2e%2e",
+            "..",
+            "/a%2f..%2fb",
+        ] {
             assert_eq!(RootPath::from_url(url), Err(PathError::Escapes), "{url}");
         }
         for url in ["/%", "/%4", "/%zz", "/%+1", "/a%00b", &"/x".repeat(3000)] {
-            assert!(matches!(RootPath::from_url(url), Err(PathError::Malformed(_))), "{url}");
+            assert!(
+                matches!(RootPath::from_url(url), Err(PathError::Malformed(_))),
+                "{url}"
+            );
         }
     }
 
@@ -239,7 +265,11 @@ mod tests {
         assert!(open("file").is_ok() && open("inside").is_ok() && open("/").is_ok());
         for path in ["absolute", "climb", "up/secret", "up"] {
             let error = open(path).expect_err(path);
-            assert_eq!(error.raw_os_error(), Some(Errno::XDEV.raw_os_error()), "{path}: {error}");
+            assert_eq!(
+                error.raw_os_error(),
+                Some(Errno::XDEV.raw_os_error()),
+                "{path}: {error}"
+            );
         }
         assert_eq!(open("none").expect_err("none").kind(), io::ErrorKind::NotFound);
     }

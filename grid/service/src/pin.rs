@@ -45,9 +45,13 @@ impl FromStr for Pin {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let valid = "a pin is `sha256//` and 44 characters of base64";
-        let encoded = s.strip_prefix(PREFIX).ok_or_else(|| format!("no `sha256//` in front: {valid}"))?;
+        let encoded = s
+            .strip_prefix(PREFIX)
+            .ok_or_else(|| format!("no `sha256//` in front: {valid}"))?;
         let bytes = STANDARD.decode(encoded).map_err(|e| format!("{e}: {valid}"))?;
-        let pin = bytes.try_into().map_err(|b: Vec<u8>| format!("{} bytes instead of 32: {valid}", b.len()))?;
+        let pin = bytes
+            .try_into()
+            .map_err(|b: Vec<u8>| format!("{} bytes instead of 32: {valid}", b.len()))?;
         Ok(Self(pin))
     }
 }

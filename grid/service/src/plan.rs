@@ -97,7 +97,8 @@ impl FromStr for Cidr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("`{text}` is not a CIDR: 192.0.2.0/24, 2001:db8::/32 or one address are valid");
+        let invalid =
+            || format!("`{text}` is not a CIDR: 192.0.2.0/24, 2001:db8::/32 or one address are valid");
         let (address, len) = match text.split_once('/') {
             Some((address, len)) => (address, Some(len)),
             None => (text, None),
@@ -105,7 +106,11 @@ impl FromStr for Cidr {
         let (bits, width) = bits_of(address.parse().map_err(|_| invalid())?);
         let len = match len {
             None => width,
-            Some(len) => len.parse::<u32>().ok().filter(|l| *l <= width).ok_or_else(invalid)?,
+            Some(len) => len
+                .parse::<u32>()
+                .ok()
+                .filter(|l| *l <= width)
+                .ok_or_else(invalid)?,
         };
         // The bits of the host part: the lowest `width - len`.
         let beyond = bits & u128::MAX.checked_shr(128 - (width - len)).unwrap_or(0);
@@ -153,7 +158,9 @@ impl PlanKeeper {
         let failed = |e| ServiceError::file("cannot read the plan", path, e);
         let mut text = String::new();
         let file = std::fs::File::open(path).map_err(failed)?;
-        file.take(MAX_PLAN_BYTES).read_to_string(&mut text).map_err(failed)?;
+        file.take(MAX_PLAN_BYTES)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
         Self::from_toml(&text).map_err(|e| ServiceError::Invalid(format!("{}: {e}", path.display())))
     }
 
@@ -175,16 +182,23 @@ impl PlanKeeper {
             return Err(format!("ttl {ttl}: from 100ms to 10min is valid"));
         }
         let mut random = [0; 8];
-        SystemRandom::new().fill(&mut random).map_err(|_| "the system gives no random bytes".to_owned())?;
+        SystemRandom::new()
+            .fill(&mut random)
+            .map_err(|_| "the system gives no random bytes".to_owned())?;
         let instance = u64::from_le_bytes(random);
-        let config = Config { ttl, instance, ..Config::default() };
+        let config = Config {
+            ttl,
+            instance,
+            ..Config::default()
+        };
         let mut arbiter = Arbiter::new(config, PicoTime::ZERO).map_err(|e| e.to_string())?;
         let mut routes: Vec<PlannedRoute> = Vec::new();
         for route in &file.route {
             if routes.iter().any(|r| r.name == route.name) {
                 return Err(format!("route `{}` is there twice", route.name));
             }
-            let planned = add_route(&mut arbiter, route).map_err(|e| format!("route `{}`: {e}", route.name))?;
+            let planned =
+                add_route(&mut arbiter, route).map_err(|e| format!("route `{}`: {e}", route.name))?;
             routes.push(planned);
         }
         let keeper = Arc::new(Self {
@@ -192,7 +206,10 @@ impl PlanKeeper {
             ttl: Duration::from_millis(ttl_ms),
             epoch: Instant::now(),
             instance,
-            state: Mutex::new(State { arbiter, local: HashMap::new() }),
+            state: Mutex::new(State {
+                arbiter,
+                local: HashMap::new(),
+            }),
             changes: watch::Sender::new(0),
         });
         let weak = Arc::downgrade(&keeper);
@@ -215,7 +232,10 @@ impl PlanKeeper {
         let matching = self.routes.iter().flat_map(|r| r.to.iter().map(move |c| (r, c)));
         let matching = matching.filter(|(_, cidr)| cidr.contains(to));
         // Of equal prefixes the first of the file.
-        matching.rev().max_by_key(|(_, cidr)| cidr.len).map(|(route, _)| route)
+        matching
+            .rev()
+            .max_by_key(|(_, cidr)| cidr.len)
+            .map(|(route, _)| route)
     }
 
     fn id_text(&self, id: LeaseId) -> String {
@@ -224,12 +244,21 @@ impl PlanKeeper {
 
     fn id_of(&self, text: &str) -> Option<LeaseId> {
         let (instance, number) = text.split_once('-')?;
-        let instance = u64::from_str_radix(instance, 16).ok().filter(|i| *i == self.instance)?;
-        Some(LeaseId { instance, number: number.parse().ok()? })
+        let instance = u64::from_str_radix(instance, 16)
+            .ok()
+            .filter(|i| *i == self.instance)?;
+        Some(LeaseId {
+            instance,
+            number: number.parse().ok()?,
+        })
     }
 
     fn lease(&self, grant: &Grant) -> Lease {
-        let name = self.routes.iter().find(|r| r.id == grant.route).map(|r| r.name.clone());
+        let name = self
+            .routes
+            .iter()
+            .find(|r| r.id == grant.route)
+            .map(|r| r.name.clone());
         Lease {
             id: Some(self.id_text(grant.id)),
             route: name,
@@ -242,7 +271,9 @@ impl PlanKeeper {
     /// Grants leases to streams on another host.
     pub fn grant(&self, wanted: &LeaseRequest) -> Result<LeaseGranted, ServiceError> {
         if wanted.streams.is_empty() || wanted.streams.len() > MAX_LEASES {
-            return Err(ServiceError::Invalid(format!("1 to {MAX_LEASES} streams are valid")));
+            return Err(ServiceError::Invalid(format!(
+                "1 to {MAX_LEASES} streams are valid"
+            )));
         }
         let mut leases = Vec::new();
         let mut granted = Vec::new();
@@ -254,7 +285,13 @@ impl PlanKeeper {
             };
             let Some(route) = self.route_to(stream.to) else {
                 let rate_bps = stream.max_bps;
-                leases.push(Lease { id: None, route: None, serial: 0, rate_bps, floor_bps: rate_bps });
+                leases.push(Lease {
+                    id: None,
+                    route: None,
+                    serial: 0,
+                    rate_bps,
+                    floor_bps: rate_bps,
+                });
                 continue;
             };
             match state.arbiter.acquire(route.id, max, self.now()) {
@@ -271,7 +308,11 @@ impl PlanKeeper {
             }
         }
         self.pump(&mut state);
-        Ok(LeaseGranted { ttl_ms: self.ttl_ms(), leases, gone: Vec::new() })
+        Ok(LeaseGranted {
+            ttl_ms: self.ttl_ms(),
+            leases,
+            gone: Vec::new(),
+        })
     }
 
     fn ttl_ms(&self) -> u64 {
@@ -281,7 +322,9 @@ impl PlanKeeper {
     /// Renews leases of another host's streams; waits for a change.
     pub async fn renew(&self, renewal: &LeaseRenewal) -> Result<LeaseGranted, ServiceError> {
         if renewal.leases.len() > MAX_LEASES {
-            return Err(ServiceError::Invalid(format!("at most {MAX_LEASES} leases are valid")));
+            return Err(ServiceError::Invalid(format!(
+                "at most {MAX_LEASES} leases are valid"
+            )));
         }
         let longest = self.ttl / 3;
         let deadline = tokio::time::Instant::now() + Duration::from_millis(renewal.wait_ms).min(longest);
@@ -297,11 +340,17 @@ impl PlanKeeper {
 
     /// Renews once; says whether anything differs from what the holder knows.
     fn renew_now(&self, renewal: &LeaseRenewal) -> (LeaseGranted, bool) {
-        let mut answer = LeaseGranted { ttl_ms: self.ttl_ms(), leases: Vec::new(), gone: Vec::new() };
+        let mut answer = LeaseGranted {
+            ttl_ms: self.ttl_ms(),
+            leases: Vec::new(),
+            gone: Vec::new(),
+        };
         let mut changed = false;
         let mut state = self.state();
         for held in &renewal.leases {
-            let known = self.id_of(&held.id).filter(|id| !state.local.contains_key(&id.number));
+            let known = self
+                .id_of(&held.id)
+                .filter(|id| !state.local.contains_key(&id.number));
             let renewed = known.and_then(|id| state.arbiter.renew(id, held.serial, self.now()).ok());
             match renewed {
                 Some(grant) => {
@@ -332,8 +381,16 @@ impl PlanKeeper {
     /// Changes a route's capacity; streams here have their new rates when this returns.
     pub fn change(&self, change: &PlanChange) -> Result<PlanReport, ServiceError> {
         let Some(route) = self.routes.iter().find(|r| r.name == change.route) else {
-            let known = self.routes.iter().map(|r| r.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(ServiceError::Invalid(format!("no route `{}` in the plan (it has: {known})", change.route)));
+            let known = self
+                .routes
+                .iter()
+                .map(|r| r.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ");
+            return Err(ServiceError::Invalid(format!(
+                "no route `{}` in the plan (it has: {known})",
+                change.route
+            )));
         };
         let capacity =
             BitRate::from_bps(change.capacity_bps).map_err(|e| ServiceError::Invalid(e.to_string()))?;
@@ -362,7 +419,10 @@ impl PlanKeeper {
                 granted_bps: live.fold(0, |sum, l| sum.saturating_add(l.rate.bps())),
             })
         });
-        PlanReport { routes: routes.collect(), ttl_ms: self.ttl_ms() }
+        PlanReport {
+            routes: routes.collect(),
+            ttl_ms: self.ttl_ms(),
+        }
     }
 
     /// Lets time pass and carries every change to its holder.
@@ -384,10 +444,17 @@ impl PlanKeeper {
 
     /// Renews a lease here until its rate is the one on offer.
     fn settle(&self, state: &mut State, number: u64) {
-        let Some(lease) = state.local.get_mut(&number) else { return };
-        let id = LeaseId { instance: self.instance, number };
+        let Some(lease) = state.local.get_mut(&number) else {
+            return;
+        };
+        let id = LeaseId {
+            instance: self.instance,
+            number,
+        };
         for _ in 0..SETTLE_TRIES {
-            let Ok(grant) = state.arbiter.renew(id, lease.serial, self.now()) else { return };
+            let Ok(grant) = state.arbiter.renew(id, lease.serial, self.now()) else {
+                return;
+            };
             lease.renew_at = Instant::now() + self.ttl / 3;
             if grant.serial == lease.serial {
                 return;
@@ -402,7 +469,12 @@ impl PlanKeeper {
     fn tick(&self) {
         let mut state = self.state();
         let now = Instant::now();
-        let due = state.local.iter().filter(|(_, l)| l.renew_at <= now).map(|(n, _)| *n).collect::<Vec<_>>();
+        let due = state
+            .local
+            .iter()
+            .filter(|(_, l)| l.renew_at <= now)
+            .map(|(n, _)| *n)
+            .collect::<Vec<_>>();
         for number in due {
             self.settle(&mut state, number);
         }
@@ -419,7 +491,10 @@ fn tick_while_used(keeper: &Weak<PlanKeeper>) {
 }
 
 fn add_route(arbiter: &mut Arbiter, file: &RouteFile) -> Result<PlannedRoute, String> {
-    let capacity = file.capacity.parse::<BitRate>().map_err(|e| format!("capacity: {e}"))?;
+    let capacity = file
+        .capacity
+        .parse::<BitRate>()
+        .map_err(|e| format!("capacity: {e}"))?;
     let headroom = file.headroom.as_deref().unwrap_or(DEFAULT_HEADROOM);
     let headroom = headroom.parse::<Ratio>().map_err(|e| format!("headroom: {e}"))?;
     let floor = file.floor.as_deref().unwrap_or(DEFAULT_FLOOR);
@@ -427,10 +502,21 @@ fn add_route(arbiter: &mut Arbiter, file: &RouteFile) -> Result<PlannedRoute, St
     if file.to.is_empty() || file.to.len() > MAX_DESTINATIONS {
         return Err(format!("to: 1 to {MAX_DESTINATIONS} destinations are valid"));
     }
-    let to = file.to.iter().map(|t| t.parse()).collect::<Result<Vec<Cidr>, _>>()?;
+    let to = file
+        .to
+        .iter()
+        .map(|t| t.parse())
+        .collect::<Result<Vec<Cidr>, _>>()?;
     let max_streams = file.max_streams.unwrap_or(DEFAULT_MAX_STREAMS);
-    let id = arbiter.add_route(Route { capacity, headroom }, floor, max_streams).map_err(|e| e.to_string())?;
-    Ok(PlannedRoute { name: file.name.clone(), id, to, to_text: file.to.clone() })
+    let id = arbiter
+        .add_route(Route { capacity, headroom }, floor, max_streams)
+        .map_err(|e| e.to_string())?;
+    Ok(PlannedRoute {
+        name: file.name.clone(),
+        id,
+        to,
+        to_text: file.to.clone(),
+    })
 }
 
 /// The lease of a stream here; given back when dropped.
@@ -441,10 +527,15 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some(keeper) = self.keeper.upgrade() else { return };
+        let Some(keeper) = self.keeper.upgrade() else {
+            return;
+        };
         let mut state = keeper.state();
         state.local.remove(&self.number);
-        let id = LeaseId { instance: keeper.instance, number: self.number };
+        let id = LeaseId {
+            instance: keeper.instance,
+            number: self.number,
+        };
         let _ = state.arbiter.release(id, keeper.now());
         keeper.pump(&mut state);
     }
@@ -457,18 +548,33 @@ impl Pacer for LocalPlan {
     fn pace(&self, to: IpAddr, limit: Option<BitRate>) -> Result<Paced, ServiceError> {
         let keeper = &self.0;
         let Some(route) = keeper.route_to(to) else {
-            return Ok(Paced { rate: StreamRate::new(limit), guard: None });
+            return Ok(Paced {
+                rate: StreamRate::new(limit),
+                guard: None,
+            });
         };
         let mut state = keeper.state();
-        let acquired = state.arbiter.acquire(route.id, limit.unwrap_or(BitRate::MAX), keeper.now());
-        let grant =
-            acquired.map_err(|e| ServiceError::Transfer(format!("rate plan, route `{}`: {e}", route.name)))?;
+        let acquired = state
+            .arbiter
+            .acquire(route.id, limit.unwrap_or(BitRate::MAX), keeper.now());
+        let grant = acquired
+            .map_err(|e| ServiceError::Transfer(format!("rate plan, route `{}`: {e}", route.name)))?;
         let rate = StreamRate::new(Some(grant.rate));
-        let lease = LocalLease { serial: grant.serial, rate: rate.clone(), renew_at: Instant::now() };
+        let lease = LocalLease {
+            serial: grant.serial,
+            rate: rate.clone(),
+            renew_at: Instant::now(),
+        };
         state.local.insert(grant.id.number, lease);
         keeper.pump(&mut state);
-        let held = Held { keeper: Arc::downgrade(keeper), number: grant.id.number };
-        Ok(Paced { rate, guard: Some(Box::new(held)) })
+        let held = Held {
+            keeper: Arc::downgrade(keeper),
+            number: grant.id.number,
+        };
+        Ok(Paced {
+            rate,
+            guard: Some(Box::new(held)),
+        })
     }
 }
 
@@ -517,9 +623,21 @@ mod tests {
         ];
         for (cidr, address, contains) in table {
             let parsed = cidr.parse::<Cidr>().expect(cidr);
-            assert_eq!(parsed.contains(address.parse().expect(address)), contains, "{cidr} {address}");
+            assert_eq!(
+                parsed.contains(address.parse().expect(address)),
+                contains,
+                "{cidr} {address}"
+            );
         }
-        for bad in ["", "10.1.0.0/33", "10.1.2.0/16", "x/8", "::/129", "10.0.0.0/-1", "1.2.3.4/0"] {
+        for bad in [
+            "",
+            "10.1.0.0/33",
+            "10.1.2.0/16",
+            "x/8",
+            "::/129",
+            "10.0.0.0/-1",
+            "1.2.3.4/0",
+        ] {
             assert!(bad.parse::<Cidr>().is_err(), "{bad}");
         }
     }
@@ -528,13 +646,31 @@ mod tests {
     fn bad_plans_say_where() {
         let table = [
             ("", "no [[route]]"),
-            ("ttl = \"1\"\n[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"::/0\"]", "ttl"),
-            ("ttl = \"1ms\"\n[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"::/0\"]", "100ms"),
-            ("[[route]]\nname=\"a\"\ncapacity=\"100\"\nto=[\"::/0\"]", "`a`: capacity"),
+            (
+                "ttl = \"1\"\n[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"::/0\"]",
+                "ttl",
+            ),
+            (
+                "ttl = \"1ms\"\n[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"::/0\"]",
+                "100ms",
+            ),
+            (
+                "[[route]]\nname=\"a\"\ncapacity=\"100\"\nto=[\"::/0\"]",
+                "`a`: capacity",
+            ),
             ("[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[]", "`a`: to"),
-            ("[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"x\"]", "not a CIDR"),
-            ("[[route]]\nname=\"a\"\ncapacity=\"1kbps\"\nto=[\"::/0\"]", "floors"),
-            ("[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"::/0\"]\nspeed=1", "speed"),
+            (
+                "[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"x\"]",
+                "not a CIDR",
+            ),
+            (
+                "[[route]]\nname=\"a\"\ncapacity=\"1kbps\"\nto=[\"::/0\"]",
+                "floors",
+            ),
+            (
+                "[[route]]\nname=\"a\"\ncapacity=\"1Gbps\"\nto=[\"::/0\"]\nspeed=1",
+                "speed",
+            ),
         ];
         for (text, why) in table {
             let error = PlanKeeper::from_toml(text).err().expect(text);
@@ -551,28 +687,52 @@ mod tests {
         let two = pacer.pace(to, BitRate::new(20_000_000)).expect("lease");
         let bps = |p: &Paced| p.rate.get().map_or(0, BitRate::bps);
         // 100 Mbit/s less the floors of eight free places.
-        wait_for("fair rates", || bps(&one) + bps(&two) == 99_200_000 && bps(&two) == 20_000_000);
-        let change = PlanChange { route: "la".into(), capacity_bps: 60_000_000 };
+        wait_for("fair rates", || {
+            bps(&one) + bps(&two) == 99_200_000 && bps(&two) == 20_000_000
+        });
+        let change = PlanChange {
+            route: "la".into(),
+            capacity_bps: 60_000_000,
+        };
         keeper.change(&change).expect("changed");
         // Carried in the same call.
         assert_eq!((bps(&one), bps(&two)), (39_200_000, 20_000_000));
         drop(two);
         wait_for("the rest", || bps(&one) == 59_100_000);
-        assert_eq!(keeper.report().routes.first().map(|r| (r.streams, r.granted_bps)), Some((1, 59_100_000)));
-        let unplanned = pacer.pace("2001:db9::1".parse().expect("address"), None).expect("no route");
+        assert_eq!(
+            keeper.report().routes.first().map(|r| (r.streams, r.granted_bps)),
+            Some((1, 59_100_000))
+        );
+        let unplanned = pacer
+            .pace("2001:db9::1".parse().expect("address"), None)
+            .expect("no route");
         assert!(unplanned.rate.get().is_none() && unplanned.guard.is_none());
     }
 
     #[test]
     fn holders_elsewhere_are_told() {
         let keeper = PlanKeeper::from_toml(PLAN).expect("plan");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-        let stream = |max_bps| crate::api::LeaseStream { to: "10.1.0.1".parse().expect("address"), max_bps };
-        let wanted = LeaseRequest { streams: vec![stream(None), stream(Some(30_000_000))] };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let stream = |max_bps| crate::api::LeaseStream {
+            to: "10.1.0.1".parse().expect("address"),
+            max_bps,
+        };
+        let wanted = LeaseRequest {
+            streams: vec![stream(None), stream(Some(30_000_000))],
+        };
         let granted = keeper.grant(&wanted).expect("granted");
         let held = |g: &LeaseGranted| {
-            let of = |l: &Lease| crate::api::LeaseHeld { id: l.id.clone().expect("id"), serial: l.serial };
-            LeaseRenewal { leases: g.leases.iter().map(of).collect(), wait_ms: 50 }
+            let of = |l: &Lease| crate::api::LeaseHeld {
+                id: l.id.clone().expect("id"),
+                serial: l.serial,
+            };
+            LeaseRenewal {
+                leases: g.leases.iter().map(of).collect(),
+                wait_ms: 50,
+            }
         };
         let mut latest = granted;
         let sum = |g: &LeaseGranted| g.leases.iter().filter_map(|l| l.rate_bps).sum::<u64>();
@@ -581,11 +741,18 @@ mod tests {
             assert!(sum(&latest) <= 100_000_000, "{latest:?}");
             sum(&latest) == 99_200_000
         });
-        let change = PlanChange { route: "la".into(), capacity_bps: 50_000_000 };
+        let change = PlanChange {
+            route: "la".into(),
+            capacity_bps: 50_000_000,
+        };
         keeper.change(&change).expect("changed");
         latest = runtime.block_on(keeper.renew(&held(&latest))).expect("renewed");
         assert_eq!(sum(&latest), 49_200_000);
-        let ids = latest.leases.iter().filter_map(|l| l.id.clone()).collect::<Vec<_>>();
+        let ids = latest
+            .leases
+            .iter()
+            .filter_map(|l| l.id.clone())
+            .collect::<Vec<_>>();
         keeper.release(&ids);
         let gone = runtime.block_on(keeper.renew(&held(&latest))).expect("answered");
         assert_eq!((gone.gone, gone.leases.len()), (ids, 0));

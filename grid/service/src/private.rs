@@ -19,7 +19,10 @@ pub fn make_dir(dir: &Path) -> Result<(), ServiceError> {
 
 /// Puts `bytes` at `path`, mode 0600, durably: after a crash the file is the old one or this one.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), ServiceError> {
-    let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = path
+        .parent()
+        .filter(|d| !d.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     make_dir(dir)?;
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.part", std::process::id()));
@@ -38,7 +41,11 @@ fn write_aside(aside: &Path, bytes: &[u8]) -> std::io::Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(aside)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(aside)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -51,7 +58,9 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ServiceError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(ServiceError::file("cannot read", path, e)),
     };
-    let meta = file.metadata().map_err(|e| ServiceError::file("cannot read", path, e))?;
+    let meta = file
+        .metadata()
+        .map_err(|e| ServiceError::file("cannot read", path, e))?;
     if meta.mode() & 0o077 != 0 {
         return Err(ServiceError::Invalid(format!(
             "{}: mode {:04o} lets others read the secrets in it; `chmod 600` it (and consider new tickets)",
@@ -64,7 +73,10 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ServiceError> {
         .read_to_end(&mut bytes)
         .map_err(|e| ServiceError::file("cannot read", path, e))?;
     if bytes.len() as u64 > limit {
-        return Err(ServiceError::Invalid(format!("{}: more than {limit} bytes", path.display())));
+        return Err(ServiceError::Invalid(format!(
+            "{}: more than {limit} bytes",
+            path.display()
+        )));
     }
     Ok(Some(bytes))
 }

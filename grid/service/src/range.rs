@@ -34,7 +34,14 @@ pub fn parse(header: Option<&str>, size: u64) -> RangeOf {
     match (number(first), number(last)) {
         (None, Some(suffix)) if first.is_empty() => {
             let len = suffix.min(size);
-            if len == 0 { RangeOf::Unsatisfiable } else { RangeOf::Part { start: size - len, len } }
+            if len == 0 {
+                RangeOf::Unsatisfiable
+            } else {
+                RangeOf::Part {
+                    start: size - len,
+                    len,
+                }
+            }
         }
         (Some(start), None) if last.is_empty() => part(start, u64::MAX, size),
         (Some(start), Some(end)) if start <= end => part(start, end, size),
@@ -46,7 +53,10 @@ fn part(start: u64, end: u64, size: u64) -> RangeOf {
     if start >= size {
         return RangeOf::Unsatisfiable;
     }
-    RangeOf::Part { start, len: end.min(size - 1) - start + 1 }
+    RangeOf::Part {
+        start,
+        len: end.min(size - 1) - start + 1,
+    }
 }
 
 #[cfg(test)]

@@ -147,9 +147,10 @@ impl From<&Event> for EventReport {
                 ..Self::of("durable", Some(path))
             },
             Event::Skipped { path } => Self::of("skipped", Some(path)),
-            Event::WouldSend { path, bytes } => {
-                Self { bytes: Some(*bytes), ..Self::of("would_send", Some(path)) }
-            }
+            Event::WouldSend { path, bytes } => Self {
+                bytes: Some(*bytes),
+                ..Self::of("would_send", Some(path))
+            },
             Event::Resent { path, offset, len } => Self {
                 bytes: Some(u64::from(*len)),
                 offset_bytes: Some(*offset),
@@ -160,9 +161,10 @@ impl From<&Event> for EventReport {
                 text: Some("the source changed while it was read; it is sent again".into()),
                 ..Self::of("restarted", Some(path))
             },
-            Event::Failed(error) => {
-                Self { text: Some(error.text.clone()), ..Self::of("failed", Some(&error.path)) }
-            }
+            Event::Failed(error) => Self {
+                text: Some(error.text.clone()),
+                ..Self::of("failed", Some(&error.path))
+            },
             Event::StreamLost { stream, text } => Self {
                 text: Some(format!("data stream {stream} broke, the others go on: {text}")),
                 ..Self::of("stream_lost", None)
@@ -209,7 +211,11 @@ impl From<&FileError> for FileErrorReport {
             FileErrorKind::Escape => "escape",
             FileErrorKind::Unsupported => "unsupported",
         };
-        Self { path: show_path(&error.path), kind: kind.to_owned(), text: error.text.clone() }
+        Self {
+            path: show_path(&error.path),
+            kind: kind.to_owned(),
+            text: error.text.clone(),
+        }
     }
 }
 
@@ -255,7 +261,11 @@ pub struct CopyReport {
 impl CopyReport {
     /// A report from a summary, the last snapshot and the time it took.
     pub fn new(summary: &Summary, last: &Snapshot, seconds: f64) -> Self {
-        let goodput_bps = if seconds > 0.0 { (summary.bytes_sent as f64 * 8.0 / seconds) as u64 } else { 0 };
+        let goodput_bps = if seconds > 0.0 {
+            (summary.bytes_sent as f64 * 8.0 / seconds) as u64
+        } else {
+            0
+        };
         Self {
             complete: summary.is_complete(),
             files: summary.files,

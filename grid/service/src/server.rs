@@ -65,7 +65,10 @@ impl Inner {
     /// The rate plan, or the refusal that there is none.
     pub(crate) fn plan(&self) -> Result<Arc<PlanKeeper>, Refusal> {
         self.plan.clone().ok_or_else(|| {
-            Refusal::new(StatusCode::NOT_FOUND, "this service has no rate plan (`kuroshio serve --plan FILE`)")
+            Refusal::new(
+                StatusCode::NOT_FOUND,
+                "this service has no rate plan (`kuroshio serve --plan FILE`)",
+            )
         })
     }
 
@@ -78,12 +81,14 @@ impl Inner {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match openat2(&*self.root, path.relative(), flags, Mode::empty(), resolve) {
             Ok(_) => Ok(()),
-            Err(Errno::NOENT | Errno::NOTDIR) => {
-                Err(Refusal::new(StatusCode::NOT_FOUND, format!("{path}: no such file or folder")))
-            }
-            Err(Errno::XDEV) => {
-                Err(Refusal::new(StatusCode::FORBIDDEN, format!("{path}: leaves the served folder")))
-            }
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                format!("{path}: no such file or folder"),
+            )),
+            Err(Errno::XDEV) => Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                format!("{path}: leaves the served folder"),
+            )),
             Err(e) => Err(Refusal::new(StatusCode::FORBIDDEN, format!("{path}: {e}"))),
         }
     }
@@ -104,7 +109,10 @@ impl Service {
     /// An insecure service on an address that is not loopback, a root that cannot be opened, an address that
     /// cannot be listened on.
     pub fn start(config: ServeConfig<'_>) -> Result<Self, ServiceError> {
-        let anywhere = matches!(config.security, Security::Insecure { anywhere: true } | Security::Pinned(_));
+        let anywhere = matches!(
+            config.security,
+            Security::Insecure { anywhere: true } | Security::Pinned(_)
+        );
         if let Some(open) = config.listen.iter().find(|a| !anywhere && !a.ip().is_loopback()) {
             return Err(ServiceError::Invalid(format!(
                 "--insecure serves everybody who can reach {open}, in clear text: use 127.0.0.1 or [::1], or add \
@@ -113,9 +121,10 @@ impl Service {
         }
         let root = Arc::new(Root::open(&config.root)?);
         let (verifier, acceptor) = match config.security {
-            Security::Pinned(identity) => {
-                (Some(identity.verifier()), Some(TlsAcceptor::from(tls::server_config(identity)?)))
-            }
+            Security::Pinned(identity) => (
+                Some(identity.verifier()),
+                Some(TlsAcceptor::from(tls::server_config(identity)?)),
+            ),
             Security::Insecure { .. } => (None, None),
         };
         let pacer: Arc<dyn Pacer> = match &config.plan {
@@ -145,9 +154,19 @@ impl Service {
             addresses.push(listener.local_addr().map_err(cannot)?);
             let _in_runtime = runtime.enter();
             let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
-            runtime.spawn(front::accept_loop(inner.clone(), listener, acceptor.clone(), stopped.clone()));
+            runtime.spawn(front::accept_loop(
+                inner.clone(),
+                listener,
+                acceptor.clone(),
+                stopped.clone(),
+            ));
         }
-        Ok(Self { runtime: Some(runtime), inner, stop, addresses })
+        Ok(Self {
+            runtime: Some(runtime),
+            inner,
+            stop,
+            addresses,
+        })
     }
 
     /// Where it listens, with the ports that were chosen.
@@ -167,7 +186,9 @@ impl Service {
     }
 
     fn shut_down(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
+        let Some(runtime) = self.runtime.take() else {
+            return;
+        };
         let _ = self.stop.send(true);
         self.inner.sessions.cancel_all();
         self.inner.copies.cancel_all();

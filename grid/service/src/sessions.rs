@@ -99,7 +99,11 @@ pub enum JoinError {
 impl Sessions {
     /// No sessions yet; data streams that leave are paced by `pacer`.
     pub fn new(pacer: Arc<dyn Pacer>) -> Arc<Self> {
-        Arc::new(Self { table: Mutex::default(), reasons: Mutex::default(), pacer })
+        Arc::new(Self {
+            table: Mutex::default(),
+            reasons: Mutex::default(),
+            pacer,
+        })
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<String, Session>> {
@@ -145,7 +149,10 @@ impl Sessions {
     /// Why a session failed, if it did lately.
     pub fn reason(&self, id: &str) -> Option<String> {
         let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        reasons.iter().find(|(name, _)| name == id).map(|(_, reason)| reason.clone())
+        reasons
+            .iter()
+            .find(|(name, _)| name == id)
+            .map(|(_, reason)| reason.clone())
     }
 
     fn keep_reason(&self, id: &str, reason: String) {
@@ -159,7 +166,10 @@ impl Sessions {
     /// Keeps a place for a connection that is about to be upgraded.
     pub fn reserve(&self, id: &str, owner: &str, slot: Slot) -> Result<(), JoinError> {
         let mut table = self.table();
-        let session = table.get_mut(id).filter(|s| s.owner == owner).ok_or(JoinError::Unknown)?;
+        let session = table
+            .get_mut(id)
+            .filter(|s| s.owner == owner)
+            .ok_or(JoinError::Unknown)?;
         let free = match slot {
             Slot::Fwd => !std::mem::replace(&mut session.reserved_fwd, true),
             Slot::Rev => !std::mem::replace(&mut session.reserved_rev, true),
@@ -169,7 +179,13 @@ impl Sessions {
     }
 
     /// Puts a connection in its place; the session begins when both controls are here.
-    pub fn join(self: &Arc<Self>, id: &str, slot: Slot, conn: Conn, peer: IpAddr) -> Result<(), ServiceError> {
+    pub fn join(
+        self: &Arc<Self>,
+        id: &str,
+        slot: Slot,
+        conn: Conn,
+        peer: IpAddr,
+    ) -> Result<(), ServiceError> {
         let gone = || ServiceError::Transfer("the session is over".into());
         if let Slot::Data(n) = slot {
             return self.join_data(id, n, conn, peer);
@@ -183,8 +199,12 @@ impl Sessions {
         if session.fwd.is_none() || session.rev.is_none() {
             return Ok(());
         }
-        let (Some(fwd), Some(rev)) = (session.fwd.take(), session.rev.take()) else { return Ok(()) };
-        let (Some(work), Some(data)) = (session.work.take(), session.data_out.take()) else { return Err(gone()) };
+        let (Some(fwd), Some(rev)) = (session.fwd.take(), session.rev.take()) else {
+            return Ok(());
+        };
+        let (Some(work), Some(data)) = (session.work.take(), session.data_out.take()) else {
+            return Err(gone());
+        };
         let conns = SessionConns { fwd, rev, data };
         let progress = session.progress.clone();
         drop(table);
@@ -205,9 +225,17 @@ impl Sessions {
             let table = self.table();
             let session = table.get(id).ok_or_else(gone)?;
             let (route, group) = session.group_of(n).ok_or_else(gone)?;
-            (session.sends, session.congestion.clone(), route, group.stream_rate)
+            (
+                session.sends,
+                session.congestion.clone(),
+                route,
+                group.stream_rate,
+            )
         };
-        let mut data = DataConn { route, ..DataConn::unpaced(conn) };
+        let mut data = DataConn {
+            route,
+            ..DataConn::unpaced(conn)
+        };
         let mut guard = None;
         if sends {
             if let (Some(name), Some(socket)) = (congestion, data.conn.tcp()) {
@@ -253,7 +281,9 @@ impl Sessions {
     pub fn end_if_waiting(&self, id: &str) {
         let waiting = self.table().get(id).is_some_and(|s| s.work.is_some());
         if waiting {
-            tracing::warn!("refused: a session's control connections did not come within {CONTROL_LIMIT_S} s");
+            tracing::warn!(
+                "refused: a session's control connections did not come within {CONTROL_LIMIT_S} s"
+            );
             self.remove(id);
         }
     }
@@ -327,7 +357,11 @@ fn log_end(what: &str, peer: IpAddr, begun: Instant, result: &Result<Summary, Tr
 /// Sources below a served root.
 pub fn sources_of(root: &Root, paths: &[RootPath]) -> Result<Vec<Source>, ServiceError> {
     let sources = paths.iter().map(|path| {
-        Ok(Source { base: root.duplicate()?, path: path.relative().to_vec(), name: path.source_name().to_vec() })
+        Ok(Source {
+            base: root.duplicate()?,
+            path: path.relative().to_vec(),
+            name: path.source_name().to_vec(),
+        })
     });
     sources.collect()
 }

@@ -21,7 +21,9 @@ const MAGIC: &str = "kuroshio1";
 
 /// Why a line is not a ticket.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a ticket: {0}; a ticket is one line `kuroshio1,HOST:PORT,sha256//PIN,TOKEN`, as `kuroshio serve` prints it")]
+#[error(
+    "not a ticket: {0}; a ticket is one line `kuroshio1,HOST:PORT,sha256//PIN,TOKEN`, as `kuroshio serve` prints it"
+)]
 pub struct TicketError(String);
 
 /// Address, pin and token of a service.
@@ -37,14 +39,23 @@ impl Ticket {
     pub fn new(address: &str, pin: Pin, token: String) -> Result<Self, TicketError> {
         check_address(address).map_err(TicketError)?;
         if token.len() > MAX_TOKEN_BYTES {
-            return Err(TicketError(format!("its token is longer than {MAX_TOKEN_BYTES} bytes")));
+            return Err(TicketError(format!(
+                "its token is longer than {MAX_TOKEN_BYTES} bytes"
+            )));
         }
         let parts = token.split('.').collect::<Vec<_>>();
-        let is_word = |p: &&str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        let is_word =
+            |p: &&str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
         if parts.len() != 3 || !parts.iter().all(|p| is_word(&p)) {
-            return Err(TicketError("its token is not three base64url words joined by dots".into()));
+            return Err(TicketError(
+                "its token is not three base64url words joined by dots".into(),
+            ));
         }
-        Ok(Self { address: address.to_owned(), pin, token })
+        Ok(Self {
+            address: address.to_owned(),
+            pin,
+            token,
+        })
     }
 
     /// `HOST:PORT`.
@@ -85,7 +96,10 @@ impl FromStr for Ticket {
         }
         let parts = line.split(',').collect::<Vec<_>>();
         let [magic, address, pin, token] = parts.as_slice() else {
-            return Err(TicketError(format!("{} parts between commas instead of 4", parts.len())));
+            return Err(TicketError(format!(
+                "{} parts between commas instead of 4",
+                parts.len()
+            )));
         };
         if *magic != MAGIC {
             return Err(TicketError(format!("it does not begin with `{MAGIC}`")));
@@ -111,7 +125,10 @@ pub fn check_address(address: &str) -> Result<(), String> {
             _ => Err(format!("`{v6}` is not an IPv6 address: {valid}")),
         };
     }
-    let is_name = |h: &str| h.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let is_name = |h: &str| {
+        h.bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+    };
     if host.is_empty() || host.len() > MAX_HOST_BYTES || !is_name(host) {
         return Err(format!("`{host}` is not a host: {valid}"));
     }
@@ -140,7 +157,10 @@ mod tests {
             ("kuroshio1,h:1,sha256//AAAA,a.b.c".to_owned(), "3 bytes"),
             (format!("kuroshio1,h:1,{pin},abc"), "three base64url words"),
             (format!("kuroshio1,h:1,{pin},a..c"), "three base64url words"),
-            (format!("kuroshio1,h:1,{pin},a.b.{}", "c".repeat(5000)), "longer than"),
+            (
+                format!("kuroshio1,h:1,{pin},a.b.{}", "c".repeat(5000)),
+                "longer than",
+            ),
         ];
         for (line, why) in table {
             let error = line.parse::<Ticket>().expect_err(&line).to_string();

@@ -5,7 +5,9 @@
 use std::sync::{Arc, Mutex};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme};
@@ -26,7 +28,10 @@ pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, ServiceEr
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(failed)?
         .with_no_client_auth()
-        .with_single_cert(vec![CertificateDer::from(cert)], PrivatePkcs8KeyDer::from(key).into())
+        .with_single_cert(
+            vec![CertificateDer::from(cert)],
+            PrivatePkcs8KeyDer::from(key).into(),
+        )
         .map_err(failed)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // No session is resumed: a ticket after the handshake would only be bytes against the stream.
@@ -83,7 +88,9 @@ impl ServerCertVerifier for PinVerifier {
             return Ok(ServerCertVerified::assertion());
         }
         *self.found.lock().unwrap_or_else(|e| e.into_inner()) = Some(found);
-        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        Err(Error::InvalidCertificate(
+            CertificateError::ApplicationVerificationFailure,
+        ))
     }
 
     fn verify_tls12_signature(

@@ -94,7 +94,9 @@ pub enum TokenError {
         scope: String,
     },
     /// A scope that no token can carry.
-    #[error("`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan")]
+    #[error(
+        "`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan"
+    )]
     BadScope(String),
     /// The signature could not be made.
     #[error("cannot sign a token: {0}")]
@@ -105,19 +107,24 @@ impl Claims {
     /// Whether this token allows `operation` on `path` (absolute, `/`-separated, without dots; the
     /// path is ignored by [`Operation::Lease`] and [`Operation::Plan`]).
     pub fn allow(&self, operation: Operation, path: &[u8]) -> Result<(), TokenError> {
-        let granted = self.scope.split_ascii_whitespace().any(|entry| {
-            match entry.split_once(':') {
+        let granted = self
+            .scope
+            .split_ascii_whitespace()
+            .any(|entry| match entry.split_once(':') {
                 Some((name, root)) => name == operation.scope_name() && covers(root.as_bytes(), path),
                 None => {
                     entry == operation.scope_name() && matches!(operation, Operation::Lease | Operation::Plan)
                 }
-            }
-        });
+            });
         if granted {
             return Ok(());
         }
         let path = String::from_utf8_lossy(path).into_owned();
-        Err(TokenError::Scope { operation, path, scope: self.scope.clone() })
+        Err(TokenError::Scope {
+            operation,
+            path,
+            scope: self.scope.clone(),
+        })
     }
 }
 
@@ -153,7 +160,9 @@ pub fn check_scope(scope: &str) -> Result<(), TokenError> {
 
 /// Seconds since 1970 by the wall clock.
 pub fn now_unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }
 
 /// Signs `claims` with a PKCS #8 P-256 key.
@@ -177,7 +186,10 @@ impl Verifier {
         validation.set_audience(&[name]);
         validation.set_issuer(&[name]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        Self { key: DecodingKey::from_ec_der(public_point), validation }
+        Self {
+            key: DecodingKey::from_ec_der(public_point),
+            validation,
+        }
     }
 
     /// The claims of a good token.
@@ -233,7 +245,11 @@ mod tests {
             ("", Operation::Read, b"/a", false),
         ];
         for (scope, operation, path, allowed) in table {
-            assert_eq!(claims(scope).allow(*operation, path).is_ok(), *allowed, "{scope} {operation} {path:?}");
+            assert_eq!(
+                claims(scope).allow(*operation, path).is_ok(),
+                *allowed,
+                "{scope} {operation} {path:?}"
+            );
         }
     }
 
@@ -242,7 +258,14 @@ mod tests {
         for good in [DEFAULT_SCOPE, "storage.read:/a/b", "kuroshio.plan"] {
             assert_eq!(check_scope(good), Ok(()));
         }
-        for bad in ["", "storage.read", "storage.read:a", "storage.read:/a/../b", "openid", "storage.stage:/"] {
+        for bad in [
+            "",
+            "storage.read",
+            "storage.read:a",
+            "storage.read:/a/../b",
+            "openid",
+            "storage.stage:/",
+        ] {
             assert!(matches!(check_scope(bad), Err(TokenError::BadScope(_))), "{bad}");
         }
     }

@@ -46,9 +46,13 @@ impl TrustStore {
     /// Where the store of this user is: `$XDG_CONFIG_HOME/kuroshio/trust.toml`, else below
     /// `$HOME/.config`.
     pub fn default_path() -> Result<PathBuf, ServiceError> {
-        let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+        let base = std::env::var_os("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute());
         let base = base.or_else(|| {
-            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|p| p.is_absolute())?;
+            let home = std::env::var_os("HOME")
+                .map(PathBuf::from)
+                .filter(|p| p.is_absolute())?;
             Some(home.join(".config"))
         });
         match base {
@@ -72,12 +76,18 @@ impl TrustStore {
         let mut tickets = BTreeMap::new();
         for (name, entry) in file.service {
             check_name(&name)?;
-            let pin = entry.pin.parse().map_err(|e| invalid(format!("service `{name}`: {e}")))?;
+            let pin = entry
+                .pin
+                .parse()
+                .map_err(|e| invalid(format!("service `{name}`: {e}")))?;
             let ticket = Ticket::new(&entry.address, pin, entry.token)
                 .map_err(|e| invalid(format!("service `{name}`: {e}")))?;
             tickets.insert(name, ticket);
         }
-        Ok(Self { path: path.to_owned(), tickets })
+        Ok(Self {
+            path: path.to_owned(),
+            tickets,
+        })
     }
 
     /// The ticket kept as `name`.
@@ -122,7 +132,9 @@ impl TrustStore {
             };
             (name.clone(), entry)
         });
-        let file = TrustFile { service: service.collect() };
+        let file = TrustFile {
+            service: service.collect(),
+        };
         let text = toml::to_string(&file).map_err(|e| ServiceError::Invalid(e.to_string()))?;
         private::write(&self.path, text.as_bytes())
     }
@@ -132,7 +144,9 @@ impl TrustStore {
 /// or digit.
 pub fn check_name(name: &str) -> Result<(), ServiceError> {
     let good = name.len() <= MAX_NAME_BYTES
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
         && name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     if good {
         return Ok(());
@@ -161,11 +175,18 @@ mod tests {
         assert!(!store.add("tokyo", ticket(1)).expect("kept"));
         assert!(!store.add("sandiego", ticket(2)).expect("kept"));
         assert!(store.add("tokyo", ticket(3)).expect("replaced"));
-        assert_eq!(std::fs::metadata(&path).expect("file").permissions().mode() & 0o7777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).expect("file").permissions().mode() & 0o7777,
+            0o600
+        );
         let mut again = TrustStore::open(&path).expect("read");
         assert_eq!(again.get("tokyo").expect("known"), &ticket(3));
         again.remove("tokyo").expect("known");
-        let error = TrustStore::open(&path).expect("read").get("tokyo").expect_err("gone").to_string();
+        let error = TrustStore::open(&path)
+            .expect("read")
+            .get("tokyo")
+            .expect_err("gone")
+            .to_string();
         assert!(error.contains("sandiego"), "{error}");
     }
 
@@ -173,12 +194,20 @@ mod tests {
     fn a_readable_or_broken_store_is_refused() {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("trust.toml");
-        TrustStore::open(&path).expect("empty").add("a", ticket(1)).expect("kept");
+        TrustStore::open(&path)
+            .expect("empty")
+            .add("a", ticket(1))
+            .expect("kept");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("chmod");
         assert!(TrustStore::open(&path).is_err());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
         assert!(TrustStore::open(&path).is_ok());
-        for text in ["[service.a]\naddress=\"h\"\npin=\"p\"\ntoken=\"t\"", "x = 1", "[service.a]", "\u{0}"] {
+        for text in [
+            "[service.a]\naddress=\"h\"\npin=\"p\"\ntoken=\"t\"",
+            "x = 1",
+            "[service.a]",
+            "\u{0}",
+        ] {
             std::fs::write(&path, text).expect("write");
             assert!(TrustStore::open(&path).is_err(), "{text}");
         }

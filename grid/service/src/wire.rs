@@ -75,5 +75,8 @@ pub fn client_conn(tls: StreamOwned<ClientConnection, TcpStream>, prefix: Vec<u8
 
 /// A service's TLS connection as a session's connection.
 pub fn server_conn(tls: ServerConnection, socket: TcpStream, prefix: Vec<u8>) -> Conn {
-    Conn::other(TlsConn { prefix, tls: StreamOwned::new(tls, socket) })
+    Conn::other(TlsConn {
+        prefix,
+        tls: StreamOwned::new(tls, socket),
+    })
 }

@@ -126,8 +126,15 @@ fn plan(args: Args) -> Result<Plan, Failure> {
     if places.iter().any(|p| matches!(p, Place::Local(_))) {
         kuroshio_service::check_congestion(args.congestion.as_deref())?;
     }
-    if !args.via.is_empty() && places.iter().chain([&destination]).all(|p| matches!(p, Place::Local(_))) {
-        return Err(Failure::usage("--via names addresses of a remote side; both sides are local here"));
+    if !args.via.is_empty()
+        && places
+            .iter()
+            .chain([&destination])
+            .all(|p| matches!(p, Place::Local(_)))
+    {
+        return Err(Failure::usage(
+            "--via names addresses of a remote side; both sides are local here",
+        ));
     }
     let options = Options {
         digest: match args.digest {
@@ -144,7 +151,11 @@ fn plan(args: Args) -> Result<Plan, Failure> {
         dry_run: args.dry_run,
         ..Options::default()
     };
-    let plan_service = args.plan.as_deref().map(|name| place::service(name, args.insecure)).transpose()?;
+    let plan_service = args
+        .plan
+        .as_deref()
+        .map(|name| place::service(name, args.insecure))
+        .transpose()?;
     Ok(Plan {
         sources: places,
         destination,
@@ -173,12 +184,22 @@ fn routes(args: &Args) -> Result<Vec<Route>, Failure> {
             Some((address, rate)) => (address, Some(parse_rate(&format!("--via {via}"), rate)?)),
         };
         if address.is_empty() {
-            return Err(Failure::usage(format!("--via `{via}`: the form is ADDR[@RATE],ADDR[@RATE],...")));
+            return Err(Failure::usage(format!(
+                "--via `{via}`: the form is ADDR[@RATE],ADDR[@RATE],..."
+            )));
         }
-        routes.push(Route { via: Some(address.to_owned()), streams: args.streams, rate });
+        routes.push(Route {
+            via: Some(address.to_owned()),
+            streams: args.streams,
+            rate,
+        });
     }
     if routes.is_empty() {
-        routes.push(Route { via: None, streams: args.streams, rate: None });
+        routes.push(Route {
+            via: None,
+            streams: args.streams,
+            rate: None,
+        });
     }
     if routes.len() > MAX_ROUTES || args.streams.saturating_mul(routes.len() as u32) > MAX_STREAMS {
         return Err(Failure::usage(format!(
@@ -197,17 +218,28 @@ fn routes(args: &Args) -> Result<Vec<Route>, Failure> {
 }
 
 fn share_rate(rate: BitRate, text: &str, routes: &mut [Route]) -> Result<(), Failure> {
-    let named = routes.iter().filter_map(|r| r.rate).fold(0u64, |sum, r| sum.saturating_add(r.bps()));
+    let named = routes
+        .iter()
+        .filter_map(|r| r.rate)
+        .fold(0u64, |sum, r| sum.saturating_add(r.bps()));
     let unnamed = routes.iter().filter(|r| r.rate.is_none()).count() as u64;
     if unnamed == 0 {
         if named > rate.bps() {
-            return Err(Failure::usage(format!("--rate {text}: the rates in --via are more than that in sum")));
+            return Err(Failure::usage(format!(
+                "--rate {text}: the rates in --via are more than that in sum"
+            )));
         }
         return Ok(());
     }
-    let each = rate.bps().checked_sub(named).and_then(|left| left.checked_div(unnamed)).and_then(BitRate::new);
+    let each = rate
+        .bps()
+        .checked_sub(named)
+        .and_then(|left| left.checked_div(unnamed))
+        .and_then(BitRate::new);
     let Some(each) = each else {
-        return Err(Failure::usage(format!("--rate {text}: the rates in --via leave nothing for the other routes")));
+        return Err(Failure::usage(format!(
+            "--rate {text}: the rates in --via leave nothing for the other routes"
+        )));
     };
     for route in routes.iter_mut().filter(|r| r.rate.is_none()) {
         route.rate = Some(each);
@@ -235,16 +267,31 @@ mod tests {
     use super::*;
 
     fn route(rate: Option<u64>) -> Route {
-        Route { via: None, streams: 2, rate: rate.and_then(BitRate::new) }
+        Route {
+            via: None,
+            streams: 2,
+            rate: rate.and_then(BitRate::new),
+        }
     }
 
     #[test]
     fn a_rate_is_shared_by_the_routes_without_one() {
         let mut routes = [route(Some(100_000_000)), route(None), route(None)];
         share_rate(BitRate::from_mbps(500), "500M", &mut routes).expect("enough");
-        let rates = routes.iter().filter_map(|r| r.rate).map(BitRate::bps).collect::<Vec<_>>();
+        let rates = routes
+            .iter()
+            .filter_map(|r| r.rate)
+            .map(BitRate::bps)
+            .collect::<Vec<_>>();
         assert_eq!(rates, [100_000_000, 200_000_000, 200_000_000]);
-        assert!(share_rate(BitRate::from_mbps(100), "100M", &mut [route(Some(100_000_000)), route(None)]).is_err());
+        assert!(
+            share_rate(
+                BitRate::from_mbps(100),
+                "100M",
+                &mut [route(Some(100_000_000)), route(None)]
+            )
+            .is_err()
+        );
         assert!(share_rate(BitRate::from_mbps(99), "99M", &mut [route(Some(100_000_000))]).is_err());
     }
 

@@ -60,13 +60,22 @@ struct How {
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let (report, json) = match args.action {
-        Action::Show { name, how } => {
-            (kuroshio_service::plan_report(&place::service(&name, how.insecure)?)?, how.json)
-        }
-        Action::Set { name, route, change, how } => {
+        Action::Show { name, how } => (
+            kuroshio_service::plan_report(&place::service(&name, how.insecure)?)?,
+            how.json,
+        ),
+        Action::Set {
+            name,
+            route,
+            change,
+            how,
+        } => {
             let capacity = capacity(&change)?;
             let endpoint = place::service(&name, how.insecure)?;
-            (kuroshio_service::plan_change(&endpoint, &route, capacity)?, how.json)
+            (
+                kuroshio_service::plan_change(&endpoint, &route, capacity)?,
+                how.json,
+            )
         }
     };
     if json {
@@ -80,7 +89,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn capacity(change: &str) -> Result<BitRate, Failure> {
     let Some(rate) = change.strip_prefix("capacity=") else {
-        return Err(Failure::usage(format!("`{change}`: the form is capacity=RATE, for example capacity=312Mbps")));
+        return Err(Failure::usage(format!(
+            "`{change}`: the form is capacity=RATE, for example capacity=312Mbps"
+        )));
     };
     rate.parse().map_err(|e| Failure::usage(format!("{change}: {e}")))
 }

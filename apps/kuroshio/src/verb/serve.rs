@@ -7,7 +7,8 @@ use std::sync::mpsc;
 
 use kuroshio_core::units::PicoDuration;
 use kuroshio_service::{
-    DEFAULT_SCOPE, DEFAULT_VALIDITY_S, Identity, PlanKeeper, ServeConfig, ServeSecurity, Service, check_address,
+    DEFAULT_SCOPE, DEFAULT_VALIDITY_S, Identity, PlanKeeper, ServeConfig, ServeSecurity, Service,
+    check_address,
 };
 
 use crate::error::Failure;
@@ -70,16 +71,25 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.print_ticket {
         return print_ticket(&args);
     }
-    let root = args.root.clone().ok_or_else(|| Failure::usage("--root DIR is missing"))?;
+    let root = args
+        .root
+        .clone()
+        .ok_or_else(|| Failure::usage("--root DIR is missing"))?;
     start_log();
-    let identity = if args.insecure { None } else { Some(Identity::open(&state_dir(&args)?)?) };
+    let identity = if args.insecure {
+        None
+    } else {
+        Some(Identity::open(&state_dir(&args)?)?)
+    };
     let plan = args.plan.as_deref().map(PlanKeeper::open).transpose()?;
     let config = |listen: Vec<SocketAddr>| ServeConfig {
         root: root.clone(),
         listen,
         security: match &identity {
             Some(identity) => ServeSecurity::Pinned(identity),
-            None => ServeSecurity::Insecure { anywhere: args.insecure_anywhere },
+            None => ServeSecurity::Insecure {
+                anywhere: args.insecure_anywhere,
+            },
         },
         plan: plan.clone(),
     };
@@ -107,7 +117,10 @@ fn start_log() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("KUROSHIO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber in one process is refused; the first one stays.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
 }
 
 /// The folder of the service's identity.
@@ -115,11 +128,17 @@ fn state_dir(args: &Args) -> Result<PathBuf, Failure> {
     if let Some(dir) = &args.state {
         return Ok(dir.clone());
     }
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
     let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local").join("state")));
     match base {
         Some(base) => Ok(base.join("kuroshio").join("serve")),
-        None => Err(Failure::usage("no place for the key: give --state DIR, or set HOME or XDG_STATE_HOME")),
+        None => Err(Failure::usage(
+            "no place for the key: give --state DIR, or set HOME or XDG_STATE_HOME",
+        )),
     }
 }
 
@@ -144,11 +163,19 @@ fn advertised(args: &Args, service: &Service) -> Result<String, Failure> {
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
-    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+    if name.is_empty() {
+        "localhost".to_owned()
+    } else {
+        name.to_owned()
+    }
 }
 
 fn announce(args: &Args, service: &Service, identity: Option<&Identity>) -> Result<(), Failure> {
-    let addresses = service.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let addresses = service
+        .addresses()
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>();
     let pin = identity.map(|i| i.pin().to_string());
     if let Some(identity) = identity {
         let address = advertised(args, service)?;
@@ -170,7 +197,11 @@ fn announce(args: &Args, service: &Service, identity: Option<&Identity>) -> Resu
         Some(pin) => format!("TLS, pin {pin}"),
         None => "insecure: clear text, no token".to_owned(),
     };
-    eprintln!("kuroshio: serving {} on {} ({how})", service.root().display(), addresses.join(", "));
+    eprintln!(
+        "kuroshio: serving {} on {} ({how})",
+        service.root().display(),
+        addresses.join(", ")
+    );
     Ok(())
 }
 
@@ -186,7 +217,11 @@ fn print_ticket(args: &Args) -> Result<ExitCode, Failure> {
     let address = match (&args.advertise, identity.address()?) {
         (Some(address), _) => address.clone(),
         (None, Some(address)) => address,
-        (None, None) => return Err(Failure::usage("the service's address is not known: give --advertise HOST:PORT")),
+        (None, None) => {
+            return Err(Failure::usage(
+                "the service's address is not known: give --advertise HOST:PORT",
+            ));
+        }
     };
     let token = if args.scope.is_none() && args.valid.is_none() {
         identity.first_token()?
@@ -213,6 +248,8 @@ fn validity_s(text: &str) -> Result<u64, Failure> {
     });
     match seconds {
         Some(s) if s > 0 => Ok(s),
-        _ => Err(Failure::usage(format!("--valid {text}: a time of at least 1s is valid, for example 7d, 24h, 90min"))),
+        _ => Err(Failure::usage(format!(
+            "--valid {text}: a time of at least 1s is valid, for example 7d, 24h, 90min"
+        ))),
     }
 }

@@ -76,7 +76,9 @@ fn add(store: &mut TrustStore, name: &str, address: Option<&str>) -> Result<(), 
         .take(MAX_TICKET_BYTES as u64 + 1)
         .read_to_string(&mut text)
         .map_err(|e| Failure::usage(format!("cannot read a ticket from standard input: {e}")))?;
-    let mut ticket = text.parse::<Ticket>().map_err(|e| Failure::usage(format!("standard input: {e}")))?;
+    let mut ticket = text
+        .parse::<Ticket>()
+        .map_err(|e| Failure::usage(format!("standard input: {e}")))?;
     if let Some(address) = address {
         ticket = Ticket::new(address, ticket.pin(), ticket.token().to_owned())
             .map_err(|e| Failure::usage(format!("--address: {e}")))?;

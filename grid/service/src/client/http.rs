@@ -57,8 +57,14 @@ pub struct Endpoint {
 impl Endpoint {
     /// The service of a ticket.
     pub fn from_ticket(ticket: &Ticket) -> Self {
-        let security = Security::Pinned { pin: ticket.pin(), token: ticket.token().to_owned() };
-        Self { address: ticket.address().to_owned(), security }
+        let security = Security::Pinned {
+            pin: ticket.pin(),
+            token: ticket.token().to_owned(),
+        };
+        Self {
+            address: ticket.address().to_owned(),
+            security,
+        }
     }
 
     /// A service by address (`HOST:PORT`), pin and token.
@@ -69,7 +75,10 @@ impl Endpoint {
     /// An insecure service by address (`HOST:PORT`).
     pub fn insecure(address: &str) -> Result<Self, ServiceError> {
         check_address(address).map_err(ServiceError::Invalid)?;
-        Ok(Self { address: address.to_owned(), security: Security::Insecure })
+        Ok(Self {
+            address: address.to_owned(),
+            security: Security::Insecure,
+        })
     }
 
     /// `HOST:PORT`.
@@ -92,7 +101,9 @@ impl Endpoint {
 
     /// The address to dial for a route: `via` with this service's port when it names none.
     pub(crate) fn via_address(&self, via: Option<&str>) -> Result<String, ServiceError> {
-        let Some(via) = via else { return Ok(self.address.clone()) };
+        let Some(via) = via else {
+            return Ok(self.address.clone());
+        };
         let port = self.address.rsplit_once(':').map_or("", |(_, port)| port);
         let with_port = match via.parse::<std::net::IpAddr>() {
             Ok(std::net::IpAddr::V6(v6)) => format!("[{v6}]:{port}"),
@@ -107,7 +118,10 @@ impl Endpoint {
     /// Connects, with TLS if it is pinned.
     pub(crate) fn dial(&self, via: Option<&str>, congestion: Option<&str>) -> Result<HttpConn, ServiceError> {
         let address = self.via_address(via)?;
-        let options = ConnectOptions { congestion: congestion.map(str::to_owned), ..ConnectOptions::default() };
+        let options = ConnectOptions {
+            congestion: congestion.map(str::to_owned),
+            ..ConnectOptions::default()
+        };
         let socket = connect(&address, &options)?;
         let broken = |e| ServiceError::peer(&address, "cannot use the connection", e);
         let peer = socket.peer_addr().map_err(broken)?;
@@ -118,13 +132,19 @@ impl Endpoint {
             Security::Insecure => Wire::Plain(socket),
             Security::Pinned { pin, .. } => Wire::Tls(Box::new(handshake(&address, socket, *pin)?)),
         };
-        Ok(HttpConn { endpoint: self.clone(), address, peer, wire: BufReader::new(wire) })
+        Ok(HttpConn {
+            endpoint: self.clone(),
+            address,
+            peer,
+            wire: BufReader::new(wire),
+        })
     }
 }
 
 fn connect(address: &str, options: &ConnectOptions) -> Result<TcpStream, ServiceError> {
-    let resolved =
-        address.to_socket_addrs().map_err(|e| ServiceError::peer(address, "cannot find the host", e))?;
+    let resolved = address
+        .to_socket_addrs()
+        .map_err(|e| ServiceError::peer(address, "cannot find the host", e))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for candidate in resolved {
         match kuroshio_sock::connect(candidate, options) {
@@ -142,12 +162,15 @@ fn handshake(
 ) -> Result<StreamOwned<ClientConnection, TcpStream>, ServiceError> {
     let (config, verifier) = tls::client_config(pin)?;
     let name = ServerName::try_from("kuroshio.invalid").map_err(|e| ServiceError::Crypto(e.to_string()))?;
-    let mut session =
-        ClientConnection::new(config, name).map_err(|e| ServiceError::Crypto(e.to_string()))?;
+    let mut session = ClientConnection::new(config, name).map_err(|e| ServiceError::Crypto(e.to_string()))?;
     while session.is_handshaking() {
         if let Err(e) = session.complete_io(&mut socket) {
             return Err(match verifier.refused() {
-                Some(found) => ServiceError::WrongPin { address: address.to_owned(), pinned: pin, found },
+                Some(found) => ServiceError::WrongPin {
+                    address: address.to_owned(),
+                    pinned: pin,
+                    found,
+                },
                 None => ServiceError::peer(address, "TLS handshake failed (is it a Kuroshio service?)", e),
             });
         }
@@ -217,19 +240,29 @@ impl HttpConn {
 
     fn broken(&self, what: &'static str, e: io::Error) -> ServiceError {
         let text = match e.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {ANSWER_LIMIT_S} s"))
-            }
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {ANSWER_LIMIT_S} s"),
+            ),
             _ => e,
         };
         ServiceError::peer(&self.address, what, text)
     }
 
     fn foreign(&self, text: impl Into<String>) -> ServiceError {
-        ServiceError::Protocol { address: self.address.clone(), text: text.into() }
+        ServiceError::Protocol {
+            address: self.address.clone(),
+            text: text.into(),
+        }
     }
 
-    fn write_request(&mut self, method: &str, path: &str, more: &str, body: &[u8]) -> Result<(), ServiceError> {
+    fn write_request(
+        &mut self,
+        method: &str,
+        path: &str,
+        more: &str,
+        body: &[u8],
+    ) -> Result<(), ServiceError> {
         let authorization = match self.endpoint.security() {
             Security::Pinned { token, .. } => format!("Authorization: Bearer {token}\r\n"),
             Security::Insecure => String::new(),
@@ -242,7 +275,9 @@ impl HttpConn {
         let mut request = head.into_bytes();
         request.extend_from_slice(body);
         let wire = self.wire.get_mut();
-        wire.write_all(&request).and_then(|()| wire.flush()).map_err(|e| self.broken("cannot send the request", e))
+        wire.write_all(&request)
+            .and_then(|()| wire.flush())
+            .map_err(|e| self.broken("cannot send the request", e))
     }
 
     /// Reads the head of an answer; refusals (status 400 and above) become errors with the service's words.
@@ -265,7 +300,9 @@ impl HttpConn {
         let status = answer.code.unwrap_or_default();
         let field = |name: &str| {
             let found = answer.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name));
-            found.and_then(|h| std::str::from_utf8(h.value).ok()).map(str::trim)
+            found
+                .and_then(|h| std::str::from_utf8(h.value).ok())
+                .map(str::trim)
         };
         let length = match (field("transfer-encoding"), field("content-length")) {
             (Some(coding), _) if coding.eq_ignore_ascii_case("chunked") => Length::Chunked,
@@ -283,8 +320,16 @@ impl HttpConn {
             Length::Bytes(n) => self.read_exact_bytes(n.min(MAX_LINE_BYTES))?,
             Length::Chunked => Vec::new(),
         };
-        let text = String::from_utf8_lossy(&text).trim().chars().take(SHOWN_CHARS).collect();
-        Err(ServiceError::Refused { address: self.address.clone(), status, text })
+        let text = String::from_utf8_lossy(&text)
+            .trim()
+            .chars()
+            .take(SHOWN_CHARS)
+            .collect();
+        Err(ServiceError::Refused {
+            address: self.address.clone(),
+            status,
+            text,
+        })
     }
 
     fn read_exact_bytes(&mut self, n: u64) -> Result<Vec<u8>, ServiceError> {
@@ -307,7 +352,9 @@ impl HttpConn {
         body: Option<&impl Serialize>,
     ) -> Result<T, ServiceError> {
         let (_, length) = self.request(method, path, body)?;
-        let Length::Bytes(n) = length else { return Err(self.foreign("an answer in chunks, where none was due")) };
+        let Length::Bytes(n) = length else {
+            return Err(self.foreign("an answer in chunks, where none was due"));
+        };
         let bytes = self.read_exact_bytes(n)?;
         serde_json::from_slice(&bytes).map_err(|e| self.foreign(format!("its answer is not as agreed ({e})")))
     }
@@ -367,7 +414,10 @@ impl HttpConn {
 
     fn read_chunk_line(&mut self) -> Result<String, ServiceError> {
         let mut line = Vec::new();
-        match (&mut self.wire).take(MAX_CHUNK_LINE_BYTES).read_until(b'\n', &mut line) {
+        match (&mut self.wire)
+            .take(MAX_CHUNK_LINE_BYTES)
+            .read_until(b'\n', &mut line)
+        {
             Ok(_) if line.ends_with(b"\n") => Ok(String::from_utf8_lossy(&line).trim_end().to_owned()),
             Ok(_) => Err(self.foreign("the connection ended inside an answer")),
             Err(e) => Err(self.broken("no answer", e)),
@@ -397,14 +447,22 @@ impl HttpConn {
 
     /// Turns the connection into one of a session's.
     pub fn upgrade(mut self, path: &str) -> Result<Conn, ServiceError> {
-        self.write_request("GET", path, &format!("Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"), b"")?;
+        self.write_request(
+            "GET",
+            path,
+            &format!("Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"),
+            b"",
+        )?;
         let (status, _) = self.read_head()?;
         if status != 101 {
             return Err(self.foreign(format!("status {status} instead of an upgrade")));
         }
         let prefix = self.wire.buffer().to_vec();
         let wire = self.wire.into_inner();
-        let unlimited = wire.socket().set_read_timeout(None).and_then(|()| wire.socket().set_write_timeout(None));
+        let unlimited = wire
+            .socket()
+            .set_read_timeout(None)
+            .and_then(|()| wire.socket().set_write_timeout(None));
         unlimited.map_err(|e| ServiceError::peer(&self.address, "cannot use the connection", e))?;
         Ok(match wire {
             Wire::Plain(socket) => Conn::plain_with_prefix(socket, prefix),

@@ -16,7 +16,8 @@ use kuroshio_transfer::StreamRate;
 
 use super::http::{Endpoint, HttpConn};
 use crate::api::{
-    Lease, LeaseGranted, LeaseHeld, LeaseRelease, LeaseRenewal, LeaseRequest, LeaseStream, PlanChange, PlanReport,
+    Lease, LeaseGranted, LeaseHeld, LeaseRelease, LeaseRenewal, LeaseRequest, LeaseStream, PlanChange,
+    PlanReport,
 };
 use crate::error::ServiceError;
 use crate::pacer::{Paced, Pacer};
@@ -97,8 +98,11 @@ impl RemotePlan {
     /// The service cannot be reached, refuses, or has no plan.
     pub fn open(endpoint: &Endpoint) -> Result<Self, ServiceError> {
         plan_report(endpoint)?;
-        let shared =
-            Arc::new(Shared { endpoint: endpoint.clone(), table: Mutex::default(), stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            endpoint: endpoint.clone(),
+            table: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
         for (name, work) in [("lease", renew_while_used as fn(&Shared)), ("lease-watch", watch)] {
             let shared = shared.clone();
             std::thread::Builder::new()
@@ -143,7 +147,9 @@ impl Pacer for RemotePlan {
         let sent = Instant::now();
         let granted = acquire(&mut self.shared.endpoint.dial(None, None)?, &[(to, limit)])?;
         let Some(lease) = granted.leases.first() else {
-            return Err(ServiceError::Transfer("the plan's service granted no lease".into()));
+            return Err(ServiceError::Transfer(
+                "the plan's service granted no lease".into(),
+            ));
         };
         let rate = StreamRate::new(lease.rate_bps.and_then(BitRate::new));
         if lease.id.is_none() {
@@ -165,16 +171,29 @@ impl Pacer for RemotePlan {
         let number = table.next;
         table.leases.insert(number, held);
         drop(table);
-        Ok(Paced { rate, guard: Some(Box::new(Held { shared: self.shared.clone(), number })) })
+        Ok(Paced {
+            rate,
+            guard: Some(Box::new(Held {
+                shared: self.shared.clone(),
+                number,
+            })),
+        })
     }
 }
 
 fn acquire(http: &mut HttpConn, streams: &[(IpAddr, Option<BitRate>)]) -> Result<LeaseGranted, ServiceError> {
-    let of = |(to, limit): &(IpAddr, Option<BitRate>)| LeaseStream { to: *to, max_bps: limit.map(BitRate::bps) };
-    let request = LeaseRequest { streams: streams.iter().map(of).collect() };
+    let of = |(to, limit): &(IpAddr, Option<BitRate>)| LeaseStream {
+        to: *to,
+        max_bps: limit.map(BitRate::bps),
+    };
+    let request = LeaseRequest {
+        streams: streams.iter().map(of).collect(),
+    };
     let granted: LeaseGranted = http.ask("POST", "/.kuroshio/leases", Some(&request))?;
     if granted.leases.len() != streams.len() {
-        return Err(ServiceError::Transfer("the plan's service granted another number of leases".into()));
+        return Err(ServiceError::Transfer(
+            "the plan's service granted another number of leases".into(),
+        ));
     }
     Ok(granted)
 }
@@ -225,7 +244,12 @@ fn one_round(shared: &Shared, http: &mut HttpConn) -> Result<(), ServiceError> {
 fn renew(shared: &Shared, http: &mut HttpConn) -> Result<(), ServiceError> {
     let held = {
         let table = shared.table();
-        let known = table.leases.values().filter_map(|l| Some(LeaseHeld { id: l.id.clone()?, serial: l.serial }));
+        let known = table.leases.values().filter_map(|l| {
+            Some(LeaseHeld {
+                id: l.id.clone()?,
+                serial: l.serial,
+            })
+        });
         known.collect::<Vec<_>>()
     };
     if held.is_empty() {
@@ -233,7 +257,10 @@ fn renew(shared: &Shared, http: &mut HttpConn) -> Result<(), ServiceError> {
         return Ok(());
     }
     let sent = Instant::now();
-    let renewal = LeaseRenewal { leases: held, wait_ms: RENEW_MS };
+    let renewal = LeaseRenewal {
+        leases: held,
+        wait_ms: RENEW_MS,
+    };
     let granted: LeaseGranted = http.ask("POST", "/.kuroshio/leases/renew", Some(&renewal))?;
     let ttl = Duration::from_millis(granted.ttl_ms);
     let mut table = shared.table();
@@ -265,11 +292,18 @@ fn watch(shared: &Shared) {
 
 /// The rate plan of a service.
 pub fn plan_report(endpoint: &Endpoint) -> Result<PlanReport, ServiceError> {
-    endpoint.dial(None, None)?.ask("GET", "/.kuroshio/plan", None::<&()>)
+    endpoint
+        .dial(None, None)?
+        .ask("GET", "/.kuroshio/plan", None::<&()>)
 }
 
 /// Changes a route of a service's rate plan.
 pub fn plan_change(endpoint: &Endpoint, route: &str, capacity: BitRate) -> Result<PlanReport, ServiceError> {
-    let change = PlanChange { route: route.to_owned(), capacity_bps: capacity.bps() };
-    endpoint.dial(None, None)?.ask("POST", "/.kuroshio/plan", Some(&change))
+    let change = PlanChange {
+        route: route.to_owned(),
+        capacity_bps: capacity.bps(),
+    };
+    endpoint
+        .dial(None, None)?
+        .ask("POST", "/.kuroshio/plan", Some(&change))
 }

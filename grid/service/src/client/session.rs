@@ -70,15 +70,24 @@ pub fn check_congestion(name: Option<&str>) -> Result<(), ServiceError> {
     let Some(name) = name else { return Ok(()) };
     let probe = std::net::TcpListener::bind(("127.0.0.1", 0));
     let probe = probe.map_err(|e| ServiceError::peer("127.0.0.1", "cannot listen", e))?;
-    kuroshio_sock::set_congestion(&probe, name)
-        .map_err(|e| ServiceError::Invalid(format!("congestion control `{name}` cannot be used at the sender: {e}")))
+    kuroshio_sock::set_congestion(&probe, name).map_err(|e| {
+        ServiceError::Invalid(format!(
+            "congestion control `{name}` cannot be used at the sender: {e}"
+        ))
+    })
 }
 
 /// Refuses a rate below one full frame per second of this very connection.
 fn check_frame_rate(conn: &Conn, limit: Option<BitRate>, ipv6: bool) -> Result<(), ServiceError> {
-    let (Some(limit), Some(socket)) = (limit, conn.tcp()) else { return Ok(()) };
-    let Ok(info) = kuroshio_sock::tcp_info(socket) else { return Ok(()) };
-    let Some(framing) = info.framing(ipv6) else { return Ok(()) };
+    let (Some(limit), Some(socket)) = (limit, conn.tcp()) else {
+        return Ok(());
+    };
+    let Ok(info) = kuroshio_sock::tcp_info(socket) else {
+        return Ok(());
+    };
+    let Some(framing) = info.framing(ipv6) else {
+        return Ok(());
+    };
     let frame = framing.frame_bytes(u64::from(info.snd_mss));
     let least_bps = frame.saturating_mul(8);
     if limit.bps() >= least_bps {
@@ -91,7 +100,10 @@ fn check_frame_rate(conn: &Conn, limit: Option<BitRate>, ipv6: bool) -> Result<(
 }
 
 fn route_requests(routes: &[Route]) -> Vec<RouteRequest> {
-    let of = |r: &Route| RouteRequest { streams: r.streams, rate_bps: r.rate.map(BitRate::bps) };
+    let of = |r: &Route| RouteRequest {
+        streams: r.streams,
+        rate_bps: r.rate.map(BitRate::bps),
+    };
     routes.iter().map(of).collect()
 }
 
@@ -138,21 +150,36 @@ impl Dialling<'_> {
     fn stream(&self, n: u32, index: u32, route: &Route, tx: &Sender<DataConn>) {
         if let Err(e) = self.try_stream(n, index, route, tx) {
             tracing::warn!("data stream {n} did not come about: {e}");
-            self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            self.first_error
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert(e);
         }
     }
 
-    fn try_stream(&self, n: u32, index: u32, route: &Route, tx: &Sender<DataConn>) -> Result<(), ServiceError> {
+    fn try_stream(
+        &self,
+        n: u32,
+        index: u32,
+        route: &Route,
+        tx: &Sender<DataConn>,
+    ) -> Result<(), ServiceError> {
         let http: HttpConn = self.endpoint.dial(route.via.as_deref(), self.congestion)?;
         let to = http.peer().ip();
         let conn = http.upgrade(&slot_path(self.session, &format!("data/{n}")))?;
         let limit = route.rate.and_then(|r| r.checked_div(u64::from(route.streams)));
         check_frame_rate(&conn, limit, to.is_ipv6() && !to.to_canonical().is_ipv4())?;
-        let mut data = DataConn { route: index, ..DataConn::unpaced(conn) };
+        let mut data = DataConn {
+            route: index,
+            ..DataConn::unpaced(conn)
+        };
         if let Some(pacer) = self.pacer {
             let paced = pacer.pace(to, limit)?;
             data.rate = paced.rate;
-            self.leases.lock().unwrap_or_else(PoisonError::into_inner).extend(paced.guard);
+            self.leases
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(paced.guard);
         }
         // The session may have ended already; then nobody takes the stream.
         let _ = tx.send(data);
@@ -191,7 +218,11 @@ fn ended(
     result.map_err(|e| {
         // When no data stream came about, that is the reason, not what the session made of it; unless one of
         // its sides says why.
-        let first = dialling.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = dialling
+            .first_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         match (e, first) {
             (e @ (Cancelled | Input(_) | Local { .. } | Peer(_)), _) => ServiceError::Transfer(e.to_string()),
             (_, Some(first)) => first,
@@ -225,7 +256,11 @@ pub fn push(
         leases: Mutex::default(),
         first_error: Mutex::default(),
     };
-    let send = SendJob { sources: job.sources, options: job.options, key: job.key };
+    let send = SendJob {
+        sources: job.sources,
+        options: job.options,
+        key: job.key,
+    };
     let result = with_streams(&dialling, &job.routes, opened.fwd, opened.rev, |conns| {
         kuroshio_transfer::send(conns, send, progress)
     });
@@ -252,7 +287,10 @@ pub fn pull(endpoint: &Endpoint, job: PullJob, progress: &Progress) -> Result<Su
         leases: Mutex::default(),
         first_error: Mutex::default(),
     };
-    let receive = ReceiveJob { root: job.root, dest: job.destination };
+    let receive = ReceiveJob {
+        root: job.root,
+        dest: job.destination,
+    };
     let result = with_streams(&dialling, &job.routes, opened.fwd, opened.rev, |conns| {
         kuroshio_transfer::receive(conns, receive, progress)
     });
@@ -293,15 +331,19 @@ pub fn copy_between(
     });
     let request = CopyRequest {
         sources: job.sources.iter().map(RootPath::to_url).collect(),
-        to: Receiver { address: to.address().to_owned(), identity },
+        to: Receiver {
+            address: to.address().to_owned(),
+            identity,
+        },
         destination: job.destination.to_url(),
         routes: routes.collect(),
         congestion: job.congestion,
         options: job.options,
         key: job.key,
     };
-    from.dial(None, None)?.ask_lines("/.kuroshio/copies", &request, |line| {
-        each(line);
-        Ok(())
-    })
+    from.dial(None, None)?
+        .ask_lines("/.kuroshio/copies", &request, |line| {
+            each(line);
+            Ok(())
+        })
 }
