@@ -45,7 +45,10 @@ impl fmt::Debug for Conn {
 impl Conn {
     /// A plain TCP connection.
     pub fn plain(socket: TcpStream) -> Self {
-        Self::Plain { socket, prefix: Vec::new() }
+        Self::Plain {
+            socket,
+            prefix: Vec::new(),
+        }
     }
 
     /// A plain TCP connection of which `prefix` was read already (an HTTP server's buffer after an upgrade).

@@ -34,7 +34,9 @@ pub(crate) fn piece_digest(
     len: u32,
     buf: &mut [u8],
 ) -> io::Result<Option<[u8; 32]>> {
-    let Ok(mut hasher) = SubtreeHasher::new(size, offset, u64::from(len)) else { return Ok(None) };
+    let Ok(mut hasher) = SubtreeHasher::new(size, offset, u64::from(len)) else {
+        return Ok(None);
+    };
     let (mut at, end) = (offset, offset.saturating_add(u64::from(len)));
     while at < end {
         let want = buf.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));

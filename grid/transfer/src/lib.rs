@@ -46,6 +46,4 @@ pub use conn::{Conn, Stream};
 pub use error::{FileError, FileErrorKind, TransferError};
 pub use options::{DigestMode, Options, Placement, SessionKey, SyncMode, session_key};
 pub use progress::{Event, Limiter, Progress, Snapshot, StreamSnapshot};
-pub use session::{
-    DataConn, ReceiveJob, SendJob, SessionConns, Source, StreamRate, Summary, receive, send,
-};
+pub use session::{DataConn, ReceiveJob, SendJob, SessionConns, Source, StreamRate, Summary, receive, send};

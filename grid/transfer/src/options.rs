@@ -90,7 +90,10 @@ impl Options {
         if self.chunk.is_power_of_two() && (MIN_CHUNK..=MAX_CHUNK).contains(&self.chunk) {
             Ok(())
         } else {
-            Err(format!("chunk of {} bytes: a power of two from 64KiB to 1GiB is valid", self.chunk))
+            Err(format!(
+                "chunk of {} bytes: a power of two from 64KiB to 1GiB is valid",
+                self.chunk
+            ))
         }
     }
 }

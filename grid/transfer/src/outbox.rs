@@ -68,8 +68,16 @@ pub(crate) struct Outbox<M> {
 
 impl<M: Coalesce> Outbox<M> {
     pub(crate) fn new() -> Self {
-        let state = State { waiting: VecDeque::new(), writing: false, closed: false, broken: None };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        let state = State {
+            waiting: VecDeque::new(),
+            writing: false,
+            closed: false,
+            broken: None,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<M>> {
@@ -86,7 +94,8 @@ impl<M: Coalesce> Outbox<M> {
         };
         if let Some(message) = rest {
             if s.waiting.len() >= MAX_WAITING {
-                s.broken.get_or_insert_with(|| "the other side does not read its control connection".into());
+                s.broken
+                    .get_or_insert_with(|| "the other side does not read its control connection".into());
             } else {
                 s.waiting.push_back(message);
             }
@@ -163,7 +172,11 @@ mod tests {
         let out = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
         let (mut from, _) = listener.accept().expect("accept");
         let outbox = Outbox::<Rev>::new();
-        let part = |i| Part { file: FileRef { id: i, generation: 0 }, offset: 0, len: 1 };
+        let part = |i| Part {
+            file: FileRef { id: i, generation: 0 },
+            offset: 0,
+            len: 1,
+        };
         for i in 0..3000 {
             outbox.post(Rev::Written(vec![part(i)]));
         }

@@ -202,7 +202,10 @@ impl Progress {
 
     /// Progress that calls `sink` for each event, from the session's threads; it must return soon.
     pub fn with_events(sink: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        Self { sink: Some(Box::new(sink)), ..Self::new() }
+        Self {
+            sink: Some(Box::new(sink)),
+            ..Self::new()
+        }
     }
 
     /// Asks the session to end; it returns [`crate::TransferError::Cancelled`] within [`crate::limits::TICK_MS`]
@@ -226,14 +229,21 @@ impl Progress {
     pub fn snapshot(&self) -> Snapshot {
         let c = &self.counters;
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        let live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let live = self
+            .live
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let tcp = live.streams.iter().filter_map(|s| s.tcp);
         let unsent: u64 = tcp.clone().map(|t| u64::from(t.notsent_bytes)).sum();
         let retransmissions = tcp.map(|t| u64::from(t.retrans_segments)).sum();
         let bytes_scheduled = get(&c.bytes_scheduled);
         let walk_done = c.walk_done.load(Ordering::Relaxed);
         let left = bytes_scheduled.saturating_sub(get(&c.bytes_acknowledged) + get(&c.bytes_present));
-        let eta_s = if walk_done { left.checked_div(live.rate_bytes_per_s) } else { None };
+        let eta_s = if walk_done {
+            left.checked_div(live.rate_bytes_per_s)
+        } else {
+            None
+        };
         Snapshot {
             elapsed_us: u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX),
             bytes_scheduled,

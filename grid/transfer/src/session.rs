@@ -24,7 +24,10 @@ pub struct StreamRate {
 impl StreamRate {
     /// A rate; `None` is no limit.
     pub fn new(frame_level: Option<BitRate>) -> Arc<Self> {
-        Arc::new(Self { bps: AtomicU64::new(frame_level.map_or(0, |r| r.bps())), socket: Mutex::new(None) })
+        Arc::new(Self {
+            bps: AtomicU64::new(frame_level.map_or(0, |r| r.bps())),
+            socket: Mutex::new(None),
+        })
     }
 
     /// Sets the rate and, when the stream runs, tells its socket at once.
@@ -32,7 +35,8 @@ impl StreamRate {
     /// # Errors
     /// What [`kuroshio_sock::set_pacing`] gives; the rate is kept and tried again at the next tick.
     pub fn set(&self, frame_level: Option<BitRate>) -> io::Result<()> {
-        self.bps.store(frame_level.map_or(0, |r| r.bps()), Ordering::SeqCst);
+        self.bps
+            .store(frame_level.map_or(0, |r| r.bps()), Ordering::SeqCst);
         self.apply()
     }
 
@@ -43,7 +47,11 @@ impl StreamRate {
 
     pub(crate) fn attach(&self, socket: &TcpStream) -> io::Result<()> {
         *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.try_clone()?);
-        if self.get().is_some() { self.apply() } else { Ok(()) }
+        if self.get().is_some() {
+            self.apply()
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn detach(&self) {
@@ -73,7 +81,11 @@ pub struct DataConn {
 impl DataConn {
     /// A stream of route 0 without a rate limit.
     pub fn unpaced(conn: Conn) -> Self {
-        Self { conn, route: 0, rate: StreamRate::new(None) }
+        Self {
+            conn,
+            route: 0,
+            rate: StreamRate::new(None),
+        }
     }
 }
 

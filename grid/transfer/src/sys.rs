@@ -51,7 +51,10 @@ pub(crate) fn open_source(base: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
 /// `(folder, last component)` of a path.
 pub(crate) fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
-        Some(at) => (path.get(..at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),
+        Some(at) => (
+            path.get(..at).unwrap_or_default(),
+            path.get(at + 1..).unwrap_or_default(),
+        ),
         None => (&[], path),
     }
 }
@@ -68,7 +71,11 @@ pub(crate) fn join(a: &[u8], b: &[u8]) -> Vec<u8> {
 
 /// Status of a name without following it.
 pub(crate) fn lstat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
-    Ok(rustix::fs::statat(dir, &c_path(name)?, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(rustix::fs::statat(
+        dir,
+        &c_path(name)?,
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )?)
 }
 
 /// Identity of what `stat` describes.
@@ -85,8 +92,14 @@ pub(crate) fn identity(stat: &Stat) -> Identity {
 /// `utimensat` argument that sets the modification time only.
 pub(crate) fn times(mtime: (i64, u32)) -> rustix::fs::Timestamps {
     rustix::fs::Timestamps {
-        last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: rustix::fs::Timespec { tv_sec: mtime.0, tv_nsec: i64::from(mtime.1) },
+        last_access: rustix::fs::Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+        last_modification: rustix::fs::Timespec {
+            tv_sec: mtime.0,
+            tv_nsec: i64::from(mtime.1),
+        },
     }
 }
 
@@ -127,14 +140,22 @@ pub(crate) fn errno(e: &io::Error) -> i32 {
 pub(crate) fn peer_gone(socket: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::new(&socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|f| f.revents().intersects(gone))
 }
 
 /// Data extents of a sparse file, merged to multiples of `grain`; `None` when it is dense or has more than
 /// `max` of them.
-pub(crate) fn extents(file: impl AsFd, size: u64, grain: u64, max: usize) -> io::Result<Option<Vec<(u64, u64)>>> {
+pub(crate) fn extents(
+    file: impl AsFd,
+    size: u64,
+    grain: u64,
+    max: usize,
+) -> io::Result<Option<Vec<(u64, u64)>>> {
     let mut out: Vec<(u64, u64)> = Vec::new();
     let mut at = 0u64;
     while at < size {

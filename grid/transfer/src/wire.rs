@@ -266,7 +266,10 @@ fn with_length(mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// `InvalidData` for a length out of bounds or bytes that are no message; `UnexpectedEof` inside a message;
 /// what the stream gives.
-pub fn read_message<T: DeserializeOwned>(from: &mut impl Read, scratch: &mut Vec<u8>) -> io::Result<Option<T>> {
+pub fn read_message<T: DeserializeOwned>(
+    from: &mut impl Read,
+    scratch: &mut Vec<u8>,
+) -> io::Result<Option<T>> {
     let mut head = [0u8; 4];
     let first = loop {
         match from.read(&mut head) {
@@ -282,7 +285,9 @@ pub fn read_message<T: DeserializeOwned>(from: &mut impl Read, scratch: &mut Vec
     }
     let len = usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX);
     if len == 0 || len > MAX_MESSAGE {
-        return Err(invalid(format!("control message of {len} bytes: 1 to {MAX_MESSAGE} are valid")));
+        return Err(invalid(format!(
+            "control message of {len} bytes: 1 to {MAX_MESSAGE} are valid"
+        )));
     }
     scratch.clear();
     scratch.resize(len, 0);
@@ -290,7 +295,10 @@ pub fn read_message<T: DeserializeOwned>(from: &mut impl Read, scratch: &mut Vec
     let (message, rest) = postcard::take_from_bytes::<T>(scratch)
         .map_err(|e| invalid(format!("control message of {len} bytes does not decode: {e}")))?;
     if !rest.is_empty() {
-        return Err(invalid(format!("control message has {} bytes too many", rest.len())));
+        return Err(invalid(format!(
+            "control message has {} bytes too many",
+            rest.len()
+        )));
     }
     Ok(Some(message))
 }
@@ -345,24 +353,39 @@ impl Header {
         let u32_at = |at| u32::from_le_bytes(field(at, 4).try_into().unwrap_or_default());
         let u64_at = |at| u64::from_le_bytes(field(at, 8).try_into().unwrap_or_default());
         if field(0, 4) != MAGIC {
-            return Err(format!("data frame begins with {:02x?}, not with \"KURO\"", field(0, 4)));
+            return Err(format!(
+                "data frame begins with {:02x?}, not with \"KURO\"",
+                field(0, 4)
+            ));
         }
         if field(56, 8) != checksum(bytes) {
             return Err("data frame header has a wrong checksum".into());
         }
         let [version, flags] = [4, 5].map(|i| bytes.get(i).copied().unwrap_or_default());
         if version != FRAME_VERSION || flags & !FLAG_STABLE != 0 {
-            return Err(format!("data frame of version {version}, flags {flags:#x}: version 1, flags 0 or 1 are valid"));
+            return Err(format!(
+                "data frame of version {version}, flags {flags:#x}: version 1, flags 0 or 1 are valid"
+            ));
         }
         let part = Part {
-            file: FileRef { generation: u16_at(6), id: u32_at(8) },
+            file: FileRef {
+                generation: u16_at(6),
+                id: u32_at(8),
+            },
             len: u32_at(12),
             offset: u64_at(16),
         };
         if part.len == 0 || part.len > MAX_CHUNK || part.offset.checked_add(u64::from(part.len)).is_none() {
-            return Err(format!("data frame of {} bytes at {}: 1 to {MAX_CHUNK} are valid", part.len, part.offset));
+            return Err(format!(
+                "data frame of {} bytes at {}: 1 to {MAX_CHUNK} are valid",
+                part.len, part.offset
+            ));
         }
-        Ok(Self { flags, part, digest: field(24, 32).try_into().unwrap_or_default() })
+        Ok(Self {
+            flags,
+            part,
+            digest: field(24, 32).try_into().unwrap_or_default(),
+        })
     }
 }
 
@@ -394,7 +417,11 @@ pub fn check_path(path: &[u8]) -> Result<(), String> {
             _ => {}
         }
     }
-    if depth > MAX_DEPTH { bad("it is nested too deeply") } else { Ok(()) }
+    if depth > MAX_DEPTH {
+        bad("it is nested too deeply")
+    } else {
+        Ok(())
+    }
 }
 
 /// Checks the target of a symbolic link from a peer (it is stored, never followed out of the root).
@@ -403,7 +430,10 @@ pub fn check_path(path: &[u8]) -> Result<(), String> {
 /// A sentence on what is wrong.
 pub fn check_target(target: &[u8]) -> Result<(), String> {
     if target.is_empty() || target.len() >= MAX_PATH || target.contains(&0) {
-        return Err(format!("symbolic link target of {} bytes: 1 to 4095 bytes without NUL are valid", target.len()));
+        return Err(format!(
+            "symbolic link target of {} bytes: 1 to 4095 bytes without NUL are valid",
+            target.len()
+        ));
     }
     Ok(())
 }
@@ -426,8 +456,19 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        let file = FileRef { id: 0x0102_0304, generation: 7 };
-        Header { flags: FLAG_STABLE, part: Part { file, offset: 1 << 40, len: 4096 }, digest: [9; 32] }
+        let file = FileRef {
+            id: 0x0102_0304,
+            generation: 7,
+        };
+        Header {
+            flags: FLAG_STABLE,
+            part: Part {
+                file,
+                offset: 1 << 40,
+                len: 4096,
+            },
+            digest: [9; 32],
+        }
     }
 
     #[test]
@@ -446,7 +487,17 @@ mod tests {
         for good in [&b"a"[..], b"a/b", b"\xff\xfe/x", b"..a", b"...", b"a b"] {
             assert_eq!(check_path(good), Ok(()), "{good:?}");
         }
-        for bad in [&b""[..], b"/a", b"a/", b"a//b", b"..", b"a/../b", b".", b"a\0b", b".kuroshio-partial/x"] {
+        for bad in [
+            &b""[..],
+            b"/a",
+            b"a/",
+            b"a//b",
+            b"..",
+            b"a/../b",
+            b".",
+            b"a\0b",
+            b".kuroshio-partial/x",
+        ] {
             assert!(check_path(bad).is_err(), "{bad:?}");
         }
         assert!(check_path(&[b'a'; 256]).is_err());
@@ -456,7 +507,9 @@ mod tests {
     #[test]
     fn message_beyond_the_limit_is_refused_on_both_sides() {
         assert!(encode(&Fwd::Abort("x".repeat(MAX_MESSAGE + 1))).is_err());
-        let mut bytes = (u32::try_from(MAX_MESSAGE).expect("fits") + 1).to_le_bytes().to_vec();
+        let mut bytes = (u32::try_from(MAX_MESSAGE).expect("fits") + 1)
+            .to_le_bytes()
+            .to_vec();
         bytes.extend([0; 64]);
         let got = read_message::<Fwd>(&mut &bytes[..], &mut Vec::new());
         assert_eq!(got.expect_err("too long").kind(), io::ErrorKind::InvalidData);

@@ -4,8 +4,8 @@ mod common;
 
 use common::{Hurt, copy, copy_with_events, ends, noise, pair, put, receive_job, run, send_job, walk};
 use kuroshio_transfer::{
-    Conn, DataConn, DigestMode, Event, FileErrorKind, Options, Placement, Progress, SessionConns, Source, SyncMode,
-    TransferError, receive,
+    Conn, DataConn, DigestMode, Event, FileErrorKind, Options, Placement, Progress, SessionConns, Source,
+    SyncMode, TransferError, receive,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -28,11 +28,18 @@ fn dirs() -> Dirs {
     let keep = tempfile::tempdir().expect("folder");
     let (src, dst) = (keep.path().join("src"), keep.path().join("dst"));
     fs::create_dir(&src).expect("folder");
-    Dirs { _keep: keep, src, dst }
+    Dirs {
+        _keep: keep,
+        src,
+        dst,
+    }
 }
 
 fn small_chunks() -> Options {
-    Options { chunk: 64 << 10, ..Options::default() }
+    Options {
+        chunk: 64 << 10,
+        ..Options::default()
+    }
 }
 
 /// A tree with everything that is carried.
@@ -40,10 +47,24 @@ fn everything(src: &Path) {
     put(&src.join("empty"), b"");
     put(&src.join("one"), b"x");
     put(&src.join("a/b/c/deep"), &noise(5000, 1));
-    for (i, len) in [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK + 17, 256 << 10, (256 << 10) + 1].iter().enumerate() {
+    for (i, len) in [
+        CHUNK - 1,
+        CHUNK,
+        CHUNK + 1,
+        2 * CHUNK,
+        3 * CHUNK + 17,
+        256 << 10,
+        (256 << 10) + 1,
+    ]
+    .iter()
+    .enumerate()
+    {
         put(&src.join(format!("sizes/{i}")), &noise(*len, i as u64));
     }
-    put(&src.join(OsStr::from_bytes(b"not\xff\xfeutf8/\x01 name\n")), b"bytes");
+    put(
+        &src.join(OsStr::from_bytes(b"not\xff\xfeutf8/\x01 name\n")),
+        b"bytes",
+    );
     fs::create_dir_all(src.join("hollow/inside")).expect("folder");
     symlink("a/b", src.join("link")).expect("link");
     symlink("/nowhere/at all", src.join("dangling")).expect("link");
@@ -54,7 +75,10 @@ fn everything(src: &Path) {
     fs::set_permissions(src.join("hollow"), fs::Permissions::from_mode(0o1770)).expect("mode");
     let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     for name in ["a/b/c/deep", "hollow", "sizes", "sizes/3"] {
-        File::open(src.join(name)).expect("open").set_modified(old).expect("time");
+        File::open(src.join(name))
+            .expect("open")
+            .set_modified(old)
+            .expect("time");
     }
 }
 
@@ -63,7 +87,10 @@ fn a_tree_arrives_with_all_its_kinds_and_no_state_is_left() {
     for (digest, streams) in [(DigestMode::Blake3, 3), (DigestMode::None, 1)] {
         let d = dirs();
         everything(&d.src);
-        let options = Options { digest, ..Options::default() };
+        let options = Options {
+            digest,
+            ..Options::default()
+        };
         let (sent, received) = copy(&d.src, &d.dst, options, &vec![Hurt::Nothing; streams]);
         let (sent, received) = (sent.expect("sent"), received.expect("received"));
         assert_eq!(sent.errors, []);
@@ -73,7 +100,10 @@ fn a_tree_arrives_with_all_its_kinds_and_no_state_is_left() {
         assert_eq!(received.files_durable, sent.files);
         assert_eq!(sent.files_durable, sent.files);
         let verified = if digest == DigestMode::None { 0 } else { sent.files };
-        assert_eq!((sent.files_verified, received.files_verified), (verified, verified));
+        assert_eq!(
+            (sent.files_verified, received.files_verified),
+            (verified, verified)
+        );
     }
 }
 
@@ -86,7 +116,13 @@ fn the_reported_digest_is_that_of_the_whole_file() {
     assert!(out.0.expect("sent").is_complete());
     let digests: Vec<_> = events
         .iter()
-        .filter_map(|e| if let Event::Durable { digest, .. } = e { Some(*digest) } else { None })
+        .filter_map(|e| {
+            if let Event::Durable { digest, .. } = e {
+                Some(*digest)
+            } else {
+                None
+            }
+        })
         .collect();
     assert_eq!(digests, [Some(*blake3::hash(&bytes).as_bytes())]);
 }
@@ -122,7 +158,10 @@ fn a_bit_flipped_on_the_way_is_found_and_sent_again() {
     assert_eq!(sent.errors, []);
     assert_eq!(walk(&d.src), walk(&d.dst));
     assert_eq!((sent.chunks_resent, received.chunks_resent), (1, 1));
-    assert!(events.iter().any(|e| matches!(e, Event::Resent { .. })), "{events:?}");
+    assert!(
+        events.iter().any(|e| matches!(e, Event::Resent { .. })),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -130,7 +169,10 @@ fn without_a_digest_a_flipped_bit_gets_through() {
     // Shows that the test above can fail, and what `--digest none` gives up.
     let d = dirs();
     put(&d.src.join("f"), &noise(4 * CHUNK, 1));
-    let options = Options { digest: DigestMode::None, ..Options::default() };
+    let options = Options {
+        digest: DigestMode::None,
+        ..Options::default()
+    };
     let (sent, _) = copy(&d.src, &d.dst, options, &[Hurt::Flip(70_000)]);
     assert!(sent.expect("sent").is_complete());
     assert_ne!(walk(&d.src), walk(&d.dst));
@@ -139,7 +181,9 @@ fn without_a_digest_a_flipped_bit_gets_through() {
 /// Finds the part files of a running or ended session.
 fn parts(dst: &Path) -> Vec<PathBuf> {
     let top = dst.parent().expect("folder").join(".kuroshio-partial");
-    let Ok(sessions) = fs::read_dir(top) else { return Vec::new() };
+    let Ok(sessions) = fs::read_dir(top) else {
+        return Vec::new();
+    };
     sessions
         .flat_map(|s| fs::read_dir(s.expect("entry").path()).expect("list"))
         .map(|e| e.expect("entry").path())
@@ -160,7 +204,11 @@ fn a_cut_loses_only_what_was_under_way_and_a_flipped_part_file_is_repaired() {
     let parts = parts(&dst);
     assert_eq!(parts.len(), 1);
     // A bit of what was written turns on the destination's disk.
-    let part = File::options().read(true).write(true).open(&parts[0]).expect("open");
+    let part = File::options()
+        .read(true)
+        .write(true)
+        .open(&parts[0])
+        .expect("open");
     let mut byte = [0u8; 1];
     part.read_exact_at(&mut byte, 100_000).expect("read");
     part.write_all_at(&[byte[0] ^ 4], 100_000).expect("write");
@@ -170,8 +218,16 @@ fn a_cut_loses_only_what_was_under_way_and_a_flipped_part_file_is_repaired() {
     assert_eq!(fs::read(&src).expect("read"), fs::read(&dst).expect("read"));
     assert_eq!(sent.chunks_resent, 1);
     let missing = (size - (5 << 20)) as u64;
-    assert!(sent.bytes_sent <= missing + 3 * (64 << 10), "{} sent for {missing} missing", sent.bytes_sent);
-    assert!(sent.bytes_resumed >= (5 << 20) - (2 * 64 << 10), "{}", sent.bytes_resumed);
+    assert!(
+        sent.bytes_sent <= missing + 3 * (64 << 10),
+        "{} sent for {missing} missing",
+        sent.bytes_sent
+    );
+    assert!(
+        sent.bytes_resumed >= (5 << 20) - (2 * 64 << 10),
+        "{}",
+        sent.bytes_resumed
+    );
 }
 
 #[test]
@@ -186,7 +242,11 @@ fn files_that_were_done_are_not_sent_again() {
     let sent = sent.expect("sent");
     assert!(sent.is_complete(), "{:?}", sent.errors);
     assert_eq!(walk(&d.src), walk(&d.dst));
-    assert!(sent.bytes_sent <= 6_000_000 - 4_000_000 + 64 * 20_000 , "{} were sent", sent.bytes_sent);
+    assert!(
+        sent.bytes_sent <= 6_000_000 - 4_000_000 + 64 * 20_000,
+        "{} were sent",
+        sent.bytes_sent
+    );
 }
 
 #[test]
@@ -198,7 +258,10 @@ fn one_stream_of_three_dies_and_the_session_lives() {
     let sent = out.0.expect("sent");
     assert!(sent.is_complete() && out.1.expect("received").is_complete());
     assert_eq!(walk(&d.src), walk(&d.dst));
-    assert!(events.iter().any(|e| matches!(e, Event::StreamLost { .. })), "{events:?}");
+    assert!(
+        events.iter().any(|e| matches!(e, Event::StreamLost { .. })),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -208,14 +271,27 @@ fn a_stream_may_join_late() {
     let ((f1, f2), (r1, r2), (a, b)) = (pair(), pair(), pair());
     let (near_tx, near_rx) = std::sync::mpsc::channel();
     let (far_tx, far_rx) = std::sync::mpsc::channel();
-    let near = SessionConns { fwd: Conn::plain(f1), rev: Conn::plain(r1), data: near_rx };
-    let far = SessionConns { fwd: Conn::plain(f2), rev: Conn::plain(r2), data: far_rx };
+    let near = SessionConns {
+        fwd: Conn::plain(f1),
+        rev: Conn::plain(r1),
+        data: near_rx,
+    };
+    let far = SessionConns {
+        fwd: Conn::plain(f2),
+        rev: Conn::plain(r2),
+        data: far_rx,
+    };
     let joining = std::thread::spawn(move || {
         near_tx.send(DataConn::unpaced(Conn::plain(a))).expect("joins");
         far_tx.send(DataConn::unpaced(Conn::plain(b))).expect("joins");
         (near_tx, far_tx)
     });
-    let (sent, _) = run((near, far), send_job(&d.src, &d.dst, Options::default()), receive_job(&d.dst), |_| {});
+    let (sent, _) = run(
+        (near, far),
+        send_job(&d.src, &d.dst, Options::default()),
+        receive_job(&d.dst),
+        |_| {},
+    );
     assert!(sent.expect("sent").is_complete());
     drop(joining.join());
     assert_eq!(walk(&d.src), walk(&d.dst));
@@ -231,14 +307,31 @@ fn a_source_that_changes_meanwhile_is_sent_again() {
     let (path2, after2) = (path.clone(), after.clone());
     // The stream writes through a hook that rewrites the source once, half-way through its content.
     let ((f1, f2), (r1, r2), (a, b)) = (pair(), pair(), pair());
-    let hooked = Hooked { socket: a, hook: Box::new(move |at| {
-        if at > 2 << 20 && changed.fetch_add(1, Ordering::SeqCst) == 0 {
-            fs::write(&path2, &after2).expect("rewrite");
-        }
-    }), at: 0 };
-    let near = SessionConns::new(Conn::plain(f1), Conn::plain(r1), vec![DataConn::unpaced(Conn::other(hooked))]);
-    let far = SessionConns::new(Conn::plain(f2), Conn::plain(r2), vec![DataConn::unpaced(Conn::plain(b))]);
-    let (sent, received) = run((near, far), send_job(&d.src, &d.dst, small_chunks()), receive_job(&d.dst), |_| {});
+    let hooked = Hooked {
+        socket: a,
+        hook: Box::new(move |at| {
+            if at > 2 << 20 && changed.fetch_add(1, Ordering::SeqCst) == 0 {
+                fs::write(&path2, &after2).expect("rewrite");
+            }
+        }),
+        at: 0,
+    };
+    let near = SessionConns::new(
+        Conn::plain(f1),
+        Conn::plain(r1),
+        vec![DataConn::unpaced(Conn::other(hooked))],
+    );
+    let far = SessionConns::new(
+        Conn::plain(f2),
+        Conn::plain(r2),
+        vec![DataConn::unpaced(Conn::plain(b))],
+    );
+    let (sent, received) = run(
+        (near, far),
+        send_job(&d.src, &d.dst, small_chunks()),
+        receive_job(&d.dst),
+        |_| {},
+    );
     let (sent, received) = (sent.expect("sent"), received.expect("received"));
     assert!(sent.is_complete(), "{:?}", sent.errors);
     assert!(sent.files_restarted >= 1);
@@ -302,7 +395,11 @@ fn a_source_cannot_leave_its_base() {
     for path in [&b"../secret"[..], b"up/secret", b"/etc/hostname"] {
         let mut job = send_job(&d.src, &d.dst, Options::default());
         let base = File::open(&d.src).expect("open").into();
-        job.sources = vec![Source { base, path: path.to_vec(), name: b"got".to_vec() }];
+        job.sources = vec![Source {
+            base,
+            path: path.to_vec(),
+            name: b"got".to_vec(),
+        }];
         let (sent, _) = run(ends(&[Hurt::Nothing]), job, receive_job(&d.dst), |_| {});
         let sent = sent.expect("the session ends");
         assert_eq!(sent.files_failed, 1, "{path:?}");
@@ -331,16 +428,34 @@ fn sync_skips_what_is_equal() {
     let d = dirs();
     put(&d.src.join("a"), &noise(1000, 1));
     put(&d.src.join("b"), &noise(1000, 2));
-    let options = |sync| Options { sync, placement: Placement::Exact, ..Options::default() };
-    assert!(copy(&d.src, &d.dst, options(SyncMode::Off), &[Hurt::Nothing]).0.expect("sent").is_complete());
-    for (sync, skipped) in [(SyncMode::Off, 0), (SyncMode::Size, 2), (SyncMode::Time, 2), (SyncMode::Digest, 2)] {
-        let sent = copy(&d.src, &d.dst, options(sync), &[Hurt::Nothing]).0.expect("sent");
+    let options = |sync| Options {
+        sync,
+        placement: Placement::Exact,
+        ..Options::default()
+    };
+    assert!(
+        copy(&d.src, &d.dst, options(SyncMode::Off), &[Hurt::Nothing])
+            .0
+            .expect("sent")
+            .is_complete()
+    );
+    for (sync, skipped) in [
+        (SyncMode::Off, 0),
+        (SyncMode::Size, 2),
+        (SyncMode::Time, 2),
+        (SyncMode::Digest, 2),
+    ] {
+        let sent = copy(&d.src, &d.dst, options(sync), &[Hurt::Nothing])
+            .0
+            .expect("sent");
         assert_eq!(sent.files_skipped, skipped, "{sync:?}");
     }
     // The same size, another content and time.
     fs::write(d.dst.join("a"), noise(1000, 9)).expect("write");
     for (sync, skipped) in [(SyncMode::Size, 2), (SyncMode::Digest, 1), (SyncMode::Time, 2)] {
-        let sent = copy(&d.src, &d.dst, options(sync), &[Hurt::Nothing]).0.expect("sent");
+        let sent = copy(&d.src, &d.dst, options(sync), &[Hurt::Nothing])
+            .0
+            .expect("sent");
         assert_eq!(sent.files_skipped, skipped, "{sync:?}");
     }
     assert_eq!(walk(&d.src), walk(&d.dst));
@@ -350,7 +465,14 @@ fn sync_skips_what_is_equal() {
 fn a_dry_run_changes_nothing() {
     let d = dirs();
     everything(&d.src);
-    let job = send_job(&d.src, &d.dst, Options { dry_run: true, ..Options::default() });
+    let job = send_job(
+        &d.src,
+        &d.dst,
+        Options {
+            dry_run: true,
+            ..Options::default()
+        },
+    );
     let total = std::sync::Arc::new(AtomicU64::new(0));
     let sum = total.clone();
     let (sent, _) = run(ends(&[Hurt::Nothing]), job, receive_job(&d.dst), move |e| {
@@ -360,7 +482,12 @@ fn a_dry_run_changes_nothing() {
     });
     let sent = sent.expect("sent");
     assert_eq!(total.load(Ordering::SeqCst), sent.bytes);
-    assert_eq!(fs::read_dir(d.src.parent().expect("folder")).expect("list").count(), 1);
+    assert_eq!(
+        fs::read_dir(d.src.parent().expect("folder"))
+            .expect("list")
+            .count(),
+        1
+    );
 }
 
 #[test]
@@ -368,7 +495,11 @@ fn garbage_on_any_connection_is_a_clear_error() {
     let d = dirs();
     for which in 0..2 {
         let ((mut f1, f2), (_r1, r2), (mut a, b)) = (pair(), pair(), pair());
-        let far = SessionConns::new(Conn::plain(f2), Conn::plain(r2), vec![DataConn::unpaced(Conn::plain(b))]);
+        let far = SessionConns::new(
+            Conn::plain(f2),
+            Conn::plain(r2),
+            vec![DataConn::unpaced(Conn::plain(b))],
+        );
         let to = receive_job(&d.dst);
         let receiving = std::thread::spawn(move || receive(far, to, &Progress::new()));
         if which == 0 {
@@ -388,7 +519,11 @@ fn garbage_on_any_connection_is_a_clear_error() {
 fn hello_bytes(d: &Dirs) -> Vec<u8> {
     use std::io::Read;
     let ((f1, mut f2), (r1, r2), (a, _b)) = (pair(), pair(), pair());
-    let near = SessionConns::new(Conn::plain(f1), Conn::plain(r1), vec![DataConn::unpaced(Conn::plain(a))]);
+    let near = SessionConns::new(
+        Conn::plain(f1),
+        Conn::plain(r1),
+        vec![DataConn::unpaced(Conn::plain(a))],
+    );
     let job = send_job(&d.src, &d.dst, Options::default());
     let sending = std::thread::spawn(move || kuroshio_transfer::send(near, job, &Progress::new()));
     let mut len = [0u8; 4];

@@ -72,7 +72,8 @@ impl From<ConnectError> for io::Error {
 /// [`ConnectError`] with the step that failed.
 pub fn connect(to: SocketAddr, options: &ConnectOptions) -> Result<TcpStream, ConnectError> {
     let fail = |step: &'static str| move |source: io::Error| ConnectError { to, step, source };
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(fail("socket"))?;
+    let socket =
+        Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(fail("socket"))?;
     if let Some(name) = &options.congestion {
         set_congestion(&socket, name).map_err(fail("congestion control"))?;
     }
@@ -80,9 +81,13 @@ pub fn connect(to: SocketAddr, options: &ConnectOptions) -> Result<TcpStream, Co
     set_keepalive(&socket).map_err(fail("keep-alive"))?;
     set_user_timeout(&socket, options.user_timeout_ms).map_err(fail("TCP_USER_TIMEOUT"))?;
     if let Some(local) = options.local {
-        socket.bind(&SocketAddr::new(local, 0).into()).map_err(fail("bind to the local address"))?;
+        socket
+            .bind(&SocketAddr::new(local, 0).into())
+            .map_err(fail("bind to the local address"))?;
     }
-    socket.connect_timeout(&to.into(), options.timeout).map_err(fail("connect"))?;
+    socket
+        .connect_timeout(&to.into(), options.timeout)
+        .map_err(fail("connect"))?;
     Ok(socket.into())
 }
 

@@ -35,7 +35,10 @@ impl Framing {
         let options = if timestamps { TIMESTAMPS } else { 0 };
         let ip = if ipv6 { IPV6_HEADER } else { IPV4_HEADER };
         let frame = u64::from(mss) + options + TCP_HEADER + ip + MAC_AND_FCS;
-        Some(Self { payload: NonZeroU32::new(mss)?, frame: NonZeroU32::new(u32::try_from(frame).ok()?)? })
+        Some(Self {
+            payload: NonZeroU32::new(mss)?,
+            frame: NonZeroU32::new(u32::try_from(frame).ok()?)?,
+        })
     }
 
     /// TCP payload bytes per second of a frame-level rate: `rate / 8 * payload / frame`, rounded to
@@ -43,7 +46,9 @@ impl Framing {
     pub fn payload_bytes_per_s(&self, frame_level: BitRate) -> u64 {
         let num = u128::from(frame_level.bps()) * u128::from(self.payload.get());
         let den = 8 * u128::from(self.frame.get());
-        u64::try_from((num + den / 2) / den).unwrap_or(u64::MAX - 1).max(1)
+        u64::try_from((num + den / 2) / den)
+            .unwrap_or(u64::MAX - 1)
+            .max(1)
     }
 
     /// Frame-level bytes that carry `payload` bytes of TCP payload in full segments, rounded up.

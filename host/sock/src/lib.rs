@@ -29,6 +29,7 @@ pub use connect::{ConnectError, ConnectOptions, connect, listen};
 pub use framing::{Framing, Pacing};
 pub use info::{TcpInfo, tcp_info};
 pub use opt::{
-    KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS, congestion,
-    set_congestion, set_cork, set_keepalive, set_nodelay, set_notsent_lowat, set_pacing, set_user_timeout,
+    KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS,
+    congestion, set_congestion, set_cork, set_keepalive, set_nodelay, set_notsent_lowat, set_pacing,
+    set_user_timeout,
 };

@@ -28,13 +28,18 @@ pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() > MAX_CONGESTION_NAME || name.bytes().any(|b| b == 0) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("congestion control {name:?}: a name has 1 to {MAX_CONGESTION_NAME} bytes, for example cubic"),
+            format!(
+                "congestion control {name:?}: a name has 1 to {MAX_CONGESTION_NAME} bytes, for example cubic"
+            ),
         ));
     }
-    SockRef::from(socket).set_tcp_congestion(name.as_bytes()).map_err(|e| {
-        let why = format!("congestion control {name:?}: {e} (see net.ipv4.tcp_available_congestion_control)");
-        io::Error::new(e.kind(), why)
-    })
+    SockRef::from(socket)
+        .set_tcp_congestion(name.as_bytes())
+        .map_err(|e| {
+            let why =
+                format!("congestion control {name:?}: {e} (see net.ipv4.tcp_available_congestion_control)");
+            io::Error::new(e.kind(), why)
+        })
 }
 
 /// Name of the congestion control of a socket.
@@ -56,12 +61,21 @@ pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
 /// `NotConnected` when the socket has no segment size yet; what `getsockopt`/`setsockopt` give.
 pub fn set_pacing(socket: &impl AsFd, frame_level: Option<BitRate>) -> io::Result<Pacing> {
     let pacing = match frame_level {
-        None => Pacing { payload_bytes_per_s: u64::MAX, framing: None },
+        None => Pacing {
+            payload_bytes_per_s: u64::MAX,
+            framing: None,
+        },
         Some(rate) => {
             let framing = tcp_info(socket)?.framing(is_ipv6(socket)?).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::NotConnected, "pacing rate: the connection has no segment size yet")
+                io::Error::new(
+                    io::ErrorKind::NotConnected,
+                    "pacing rate: the connection has no segment size yet",
+                )
             })?;
-            Pacing { payload_bytes_per_s: framing.payload_bytes_per_s(rate), framing: Some(framing) }
+            Pacing {
+                payload_bytes_per_s: framing.payload_bytes_per_s(rate),
+                framing: Some(framing),
+            }
         }
     };
     set_max_pacing_rate(socket, pacing.payload_bytes_per_s)?;
@@ -71,7 +85,9 @@ pub fn set_pacing(socket: &impl AsFd, frame_level: Option<BitRate>) -> io::Resul
 /// Whether segments of this socket travel in IPv6 packets; a v4-mapped peer counts as IPv4.
 fn is_ipv6(socket: &impl AsFd) -> io::Result<bool> {
     let peer = SockRef::from(socket).peer_addr()?;
-    Ok(peer.as_socket_ipv6().is_some_and(|a| a.ip().to_ipv4_mapped().is_none()))
+    Ok(peer
+        .as_socket_ipv6()
+        .is_some_and(|a| a.ip().to_ipv4_mapped().is_none()))
 }
 
 fn set_max_pacing_rate(socket: &impl AsFd, payload_bytes_per_s: u64) -> io::Result<()> {
@@ -87,7 +103,11 @@ fn set_max_pacing_rate(socket: &impl AsFd, payload_bytes_per_s: u64) -> io::Resu
             len,
         )
     };
-    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if ret == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Bytes that may wait unsent before the socket stops being writable (`TCP_NOTSENT_LOWAT`).

@@ -9,7 +9,9 @@ use crate::limits::{MAX_BATCH, MAX_DEFERRED, MAX_EXTENTS, MAX_IN_FLIGHT, STREAM_
 use crate::options::{DigestMode, SyncMode};
 use crate::progress::{Event, add};
 use crate::sys;
-use crate::wire::{self, Entry, Failure, FileMeta, FileRef, Fwd, Kind, Missing, Rev, check_path, read_message};
+use crate::wire::{
+    self, Entry, Failure, FileMeta, FileRef, Fwd, Kind, Missing, Rev, check_path, read_message,
+};
 use rustix::fs::FileType;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -49,6 +51,10 @@ pub(super) fn run(rx: &Receiver<'_>, fwd: &mut Conn, tree_tx: &mpsc::Sender<Tree
             Err(e) => Err(control_error(e)),
         };
         if let Err(e) = done {
+            if matches!(e, TransferError::Connection { .. }) {
+                // What the sender had sent before it went is still in the sockets: less to send next time.
+                rx.let_streams_drain();
+            }
             if matches!(e, TransferError::Protocol(_)) {
                 rx.outbox.post(Rev::Abort(wire::bounded_text(e.to_string())));
             }
@@ -70,7 +76,9 @@ fn handle(
         Fwd::Hello { .. } => return protocol("a second Hello"),
         Fwd::Abort(text) => return Err(TransferError::Peer(wire::bounded_text(text))),
         Fwd::Entries(entries) => {
-            let Some(tree) = tree.as_mut() else { return protocol("entries after the end") };
+            let Some(tree) = tree.as_mut() else {
+                return protocol("entries after the end");
+            };
             if entries.len() > MAX_BATCH || rx.files.len() > MAX_IN_FLIGHT + MAX_BATCH {
                 return protocol("more entries in flight than the limit");
             }
@@ -79,7 +87,9 @@ fn handle(
                 if entry.id != *next_id {
                     return protocol("entry numbers are not in order");
                 }
-                *next_id = next_id.checked_add(1).ok_or(TransferError::Protocol("too many entries".into()))?;
+                *next_id = next_id
+                    .checked_add(1)
+                    .ok_or(TransferError::Protocol("too many entries".into()))?;
                 announced(rx, entry, tree, &mut wants)?;
             }
             if !wants.is_empty() {
@@ -118,7 +128,13 @@ fn announced(
     tree: &mut Tree,
     wants: &mut Vec<(FileRef, Missing)>,
 ) -> Result<(), TransferError> {
-    let Entry { id, path: wire::Bytes(name), mode, mtime, kind } = entry;
+    let Entry {
+        id,
+        path: wire::Bytes(name),
+        mode,
+        mtime,
+        kind,
+    } = entry;
     if let Err(text) = check_path(&name) {
         refuse(rx, id, name, FileErrorKind::Escape, 0, text);
         return Ok(());
@@ -130,9 +146,18 @@ fn announced(
             return Ok(());
         }
         Kind::Dir => {
-            let made = if rx.options.dry_run { Ok(()) } else { rx.place.make_dir(&path, mode) };
+            let made = if rx.options.dry_run {
+                Ok(())
+            } else {
+                rx.place.make_dir(&path, mode)
+            };
             if made.is_ok() {
-                tree.dirs.push(Late { id, name: name.clone(), path, what: LateKind::Dir { mode, mtime } });
+                tree.dirs.push(Late {
+                    id,
+                    name: name.clone(),
+                    path,
+                    what: LateKind::Dir { mode, mtime },
+                });
             }
             made
         }
@@ -151,16 +176,30 @@ fn announced(
             Err(text) => Err(io::Error::new(io::ErrorKind::InvalidInput, text)),
             Ok(()) => {
                 let target = rx.place.map(&target);
-                tree.links.push(Late { id, name: name.clone(), path, what: LateKind::Link { target } });
+                tree.links.push(Late {
+                    id,
+                    name: name.clone(),
+                    path,
+                    what: LateKind::Link { target },
+                });
                 Ok(())
             }
         },
     };
     if tree.dirs.len() + tree.links.len() > MAX_DEFERRED {
-        return Err(TransferError::Protocol(format!("more than {MAX_DEFERRED} folders and links")));
+        return Err(TransferError::Protocol(format!(
+            "more than {MAX_DEFERRED} folders and links"
+        )));
     }
     if let Err(e) = made {
-        refuse(rx, id, name, FileErrorKind::Destination, sys::errno(&e), format!("make: {e}"));
+        refuse(
+            rx,
+            id,
+            name,
+            FileErrorKind::Destination,
+            sys::errno(&e),
+            format!("make: {e}"),
+        );
     }
     Ok(())
 }
@@ -197,7 +236,10 @@ fn wanted(
     let missing = resume(rx, &file);
     if rx.options.dry_run {
         let bytes = file.lock().missing.bytes();
-        rx.progress.event(&Event::WouldSend { path: file.path.clone(), bytes });
+        rx.progress.event(&Event::WouldSend {
+            path: file.path.clone(),
+            bytes,
+        });
         wants.push((at, missing));
         return;
     }
@@ -225,15 +267,23 @@ fn check_extents(meta: &FileMeta) -> Result<(), String> {
     let size = meta.identity.size;
     let mut at = 0u64;
     for &(offset, len) in list {
-        let end = offset.checked_add(len).filter(|e| *e <= size && len > 0 && offset >= at);
+        let end = offset
+            .checked_add(len)
+            .filter(|e| *e <= size && len > 0 && offset >= at);
         at = end.ok_or("data extents that are out of order or beyond the end of the file")?;
     }
-    if list.len() > MAX_EXTENTS { Err(format!("more than {MAX_EXTENTS} data extents")) } else { Ok(()) }
+    if list.len() > MAX_EXTENTS {
+        Err(format!("more than {MAX_EXTENTS} data extents"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether the destination has the file already, from an earlier run of this session or by `--sync`.
 fn has(rx: &Receiver<'_>, path: &[u8], meta: &FileMeta, key: &journal::Key) -> bool {
-    let Ok(stat) = rx.place.lstat(path) else { return false };
+    let Ok(stat) = rx.place.lstat(path) else {
+        return false;
+    };
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return false;
     }
@@ -241,7 +291,12 @@ fn has(rx: &Receiver<'_>, path: &[u8], meta: &FileMeta, key: &journal::Key) -> b
     if there.size != meta.identity.size {
         return false;
     }
-    let done = rx.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner).done.contains(key);
+    let done = rx
+        .loaded
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .done
+        .contains(key);
     if done && there.mtime == meta.identity.mtime {
         return true;
     }
@@ -250,7 +305,10 @@ fn has(rx: &Receiver<'_>, path: &[u8], meta: &FileMeta, key: &journal::Key) -> b
         SyncMode::Size => true,
         SyncMode::Time => there.mtime == meta.identity.mtime,
         SyncMode::Digest => {
-            let digest = rx.place.open_file(path).and_then(|fd| crate::hash::file_digest(&fd, there.size));
+            let digest = rx
+                .place
+                .open_file(path)
+                .and_then(|fd| crate::hash::file_digest(&fd, there.size));
             meta.digest.is_some() && digest.ok().flatten() == meta.digest
         }
     }
@@ -258,17 +316,21 @@ fn has(rx: &Receiver<'_>, path: &[u8], meta: &FileMeta, key: &journal::Key) -> b
 
 /// Takes over what an earlier run wrote of the file, if its part file is still there.
 fn resume(rx: &Receiver<'_>, file: &Arc<InFile>) -> Missing {
-    let Some(pieces) = rx.take_resumed(&file.key) else { return Missing::All };
+    let Some(pieces) = rx.take_resumed(&file.key) else {
+        return Missing::All;
+    };
     let mut s = file.lock();
-    let there = sys::lstat(&rx.state, &file.part).is_ok_and(|st| {
-        FileType::from_raw_mode(st.st_mode) == FileType::RegularFile
-    });
+    let there = sys::lstat(&rx.state, &file.part)
+        .is_ok_and(|st| FileType::from_raw_mode(st.st_mode) == FileType::RegularFile);
     if !there {
         return Missing::All;
     }
     let mut bytes = 0u64;
     for (offset, (len, digest)) in pieces {
-        if offset.checked_add(u64::from(len)).is_some_and(|end| end <= file.size() && len > 0) {
+        if offset
+            .checked_add(u64::from(len))
+            .is_some_and(|end| end <= file.size() && len > 0)
+        {
             s.insert(offset, len, digest);
             bytes += u64::from(len);
         }
@@ -277,14 +339,22 @@ fn resume(rx: &Receiver<'_>, file: &Arc<InFile>) -> Missing {
     add(&rx.progress.counters.bytes_present, bytes);
     let ranges: Vec<_> = s.missing.iter().map(|r| (r.start, r.end)).collect();
     // A message has its limits: beyond them the file is sent whole, which costs time only.
-    if ranges.len() > STREAM_BUFFER / 64 { Missing::All } else { Missing::Ranges(ranges) }
+    if ranges.len() > STREAM_BUFFER / 64 {
+        Missing::All
+    } else {
+        Missing::Ranges(ranges)
+    }
 }
 
 /// The source changed: what is here of the old one is dropped.
 fn changed(rx: &Receiver<'_>, at: FileRef, mode: u32, meta: FileMeta) -> Result<(), TransferError> {
-    let Some(old) = rx.files.get(at.id) else { return Ok(()) };
+    let Some(old) = rx.files.get(at.id) else {
+        return Ok(());
+    };
     if at.generation <= old.at.generation {
-        return Err(TransferError::Protocol("a file began again under an older number".into()));
+        return Err(TransferError::Protocol(
+            "a file began again under an older number".into(),
+        ));
     }
     if let Err(text) = check_extents(&meta) {
         return Err(TransferError::Protocol(text));
@@ -295,13 +365,26 @@ fn changed(rx: &Receiver<'_>, at: FileRef, mode: u32, meta: FileMeta) -> Result<
         s.fd = None;
     }
     if let Err(e) = super::place::unlink_if_there(&rx.state, &old.part) {
-        return Err(TransferError::Local { what: "remove a part file".into(), source: e });
+        return Err(TransferError::Local {
+            what: "remove a part file".into(),
+            source: e,
+        });
     }
-    rx.files.remove(&old);
+    // The new one takes its place in the table in one step: a table that were empty for a moment would end
+    // the session.
     add(&rx.progress.counters.files_restarted, 1);
-    rx.progress.event(&Event::Restarted { path: old.path.clone() });
+    rx.progress.event(&Event::Restarted {
+        path: old.path.clone(),
+    });
     let key = journal::key(&old.name, &meta.identity);
-    let file = Arc::new(InFile::new(at, old.name.clone(), old.path.clone(), meta, mode, key));
+    let file = Arc::new(InFile::new(
+        at,
+        old.name.clone(),
+        old.path.clone(),
+        meta,
+        mode,
+        key,
+    ));
     let mut wants = Vec::new();
     begin_file(rx, file, Missing::All, &mut wants);
     if !wants.is_empty() {
@@ -312,7 +395,9 @@ fn changed(rx: &Receiver<'_>, at: FileRef, mode: u32, meta: FileMeta) -> Result<
 
 /// The sender has sent all of a file and its source is the same as announced.
 fn sent(rx: &Receiver<'_>, at: FileRef) {
-    let Some(file) = rx.files.get(at.id).filter(|f| f.at == at) else { return };
+    let Some(file) = rx.files.get(at.id).filter(|f| f.at == at) else {
+        return;
+    };
     let ready = {
         let mut s = file.lock();
         s.sent = true;
@@ -326,7 +411,13 @@ fn sent(rx: &Receiver<'_>, at: FileRef) {
 
 /// A file will not come.
 fn source_failed(rx: &Receiver<'_>, failure: Failure) {
-    let Failure { id, path: wire::Bytes(path), kind, errno, text } = failure;
+    let Failure {
+        id,
+        path: wire::Bytes(path),
+        kind,
+        errno,
+        text,
+    } = failure;
     if let Some(file) = rx.files.get(id) {
         {
             let mut s = file.lock();
@@ -361,7 +452,11 @@ pub(super) fn finish(rx: &Receiver<'_>, tree: Tree) {
             rx.local_error("flush the destination", e);
             return;
         }
-        let failed = rx.summary.lock().unwrap_or_else(std::sync::PoisonError::into_inner).files_failed;
+        let failed = rx
+            .summary
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .files_failed;
         if failed == 0
             && let Err(e) = rx.place.remove_state(&rx.state)
         {
@@ -369,10 +464,18 @@ pub(super) fn finish(rx: &Receiver<'_>, tree: Tree) {
             return;
         }
     }
-    let verified = rx.summary.lock().unwrap_or_else(std::sync::PoisonError::into_inner).files_verified;
+    let verified = rx
+        .summary
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .files_verified;
     rx.outbox.post(Rev::Finished {
         others: rx.progress.counters.others_done.load(Ordering::Relaxed),
-        verified: if rx.options.digest == DigestMode::Blake3 { verified } else { 0 },
+        verified: if rx.options.digest == DigestMode::Blake3 {
+            verified
+        } else {
+            0
+        },
         resumed: rx.resumed.load(Ordering::Relaxed),
     });
 }
@@ -381,7 +484,14 @@ fn count_late(rx: &Receiver<'_>, late: Late, made: io::Result<()>, what: &str) {
     match made {
         Ok(()) => add(&rx.progress.counters.others_done, 1),
         Err(e) => {
-            refuse(rx, late.id, late.name, FileErrorKind::Destination, sys::errno(&e), format!("{what}: {e}"));
+            refuse(
+                rx,
+                late.id,
+                late.name,
+                FileErrorKind::Destination,
+                sys::errno(&e),
+                format!("{what}: {e}"),
+            );
         }
     }
 }

@@ -63,7 +63,14 @@ pub(super) enum Verdict {
 
 impl InFile {
     /// A file with the pieces that an earlier run left.
-    pub(super) fn new(at: FileRef, name: Vec<u8>, path: Vec<u8>, meta: FileMeta, mode: u32, key: Key) -> Self {
+    pub(super) fn new(
+        at: FileRef,
+        name: Vec<u8>,
+        path: Vec<u8>,
+        meta: FileMeta,
+        mode: u32,
+        key: Key,
+    ) -> Self {
         let size = meta.identity.size;
         let missing = match &meta.extents {
             None => RangeSet::from_range(0..size),
@@ -76,8 +83,20 @@ impl InFile {
             }
         };
         let part = key.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect();
-        let state = Mutex::new(State { missing, ..State::default() });
-        Self { at, name, path, meta, mode, key, part, state }
+        let state = Mutex::new(State {
+            missing,
+            ..State::default()
+        });
+        Self {
+            at,
+            name,
+            path,
+            meta,
+            mode,
+            key,
+            part,
+            state,
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -148,11 +167,7 @@ impl State {
 }
 
 /// A part file's descriptor, opened on first use.
-pub(super) fn part_fd(
-    file: &InFile,
-    s: &mut State,
-    state_dir: &OwnedFd,
-) -> io::Result<Arc<OwnedFd>> {
+pub(super) fn part_fd(file: &InFile, s: &mut State, state_dir: &OwnedFd) -> io::Result<Arc<OwnedFd>> {
     use rustix::fs::{Mode, OFlags};
     if let Some(fd) = &s.fd {
         return Ok(Arc::clone(fd));
@@ -173,14 +188,32 @@ mod tests {
     use crate::wire::Identity;
 
     fn file(size: u64) -> InFile {
-        let identity = Identity { size, ..Identity::default() };
-        let meta = FileMeta { identity, extents: None, digest: None };
-        InFile::new(FileRef { id: 1, generation: 2 }, b"a".to_vec(), b"a".to_vec(), meta, 0o644, [0; 16])
+        let identity = Identity {
+            size,
+            ..Identity::default()
+        };
+        let meta = FileMeta {
+            identity,
+            extents: None,
+            digest: None,
+        };
+        InFile::new(
+            FileRef { id: 1, generation: 2 },
+            b"a".to_vec(),
+            b"a".to_vec(),
+            meta,
+            0o644,
+            [0; 16],
+        )
     }
 
     fn header(offset: u64, len: u32, generation: u16) -> Header {
         let file = FileRef { id: 1, generation };
-        Header { flags: 0, part: crate::wire::Part { file, offset, len }, digest: [0; 32] }
+        Header {
+            flags: 0,
+            part: crate::wire::Part { file, offset, len },
+            digest: [0; 32],
+        }
     }
 
     #[test]

@@ -134,10 +134,18 @@ impl Journal {
         let mut loaded = Loaded::default();
         let valid = read_all(&mut file, mode, &mut loaded)?;
         file.set_len(valid)?;
-        let journal = Self { file: Mutex::new(file) };
+        let journal = Self {
+            file: Mutex::new(file),
+        };
         if valid == 0 {
             loaded = Loaded::default();
-            journal.append(&[Record { kind: BEGIN, len: mode as u32, key: [0; 16], offset: 0, digest: boot() }])?;
+            journal.append(&[Record {
+                kind: BEGIN,
+                len: mode as u32,
+                key: [0; 16],
+                offset: 0,
+                digest: boot(),
+            }])?;
         }
         Ok((journal, loaded))
     }
@@ -147,7 +155,9 @@ impl Journal {
     /// # Errors
     /// What opening `/dev/null` gives.
     pub(super) fn none() -> io::Result<Self> {
-        Ok(Self { file: Mutex::new(std::fs::OpenOptions::new().write(true).open("/dev/null")?) })
+        Ok(Self {
+            file: Mutex::new(std::fs::OpenOptions::new().write(true).open("/dev/null")?),
+        })
     }
 
     /// Whether the journal still has its name (and was not removed while this side waited for its lock).
@@ -159,22 +169,43 @@ impl Journal {
     fn append(&self, records: &[Record]) -> io::Result<()> {
         let mut buf = Vec::with_capacity(records.len() * RECORD);
         records.iter().for_each(|r| buf.extend_from_slice(&r.to_bytes()));
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&buf)
+        self.file
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write_all(&buf)
     }
 
     /// A piece was written.
     pub(super) fn piece(&self, key: Key, part: &Part, digest: [u8; 32]) -> io::Result<()> {
-        self.append(&[Record { kind: PIECE, len: part.len, key, offset: part.offset, digest }])
+        self.append(&[Record {
+            kind: PIECE,
+            len: part.len,
+            key,
+            offset: part.offset,
+            digest,
+        }])
     }
 
     /// A piece was wrong.
     pub(super) fn drop_piece(&self, key: Key, offset: u64, len: u32) -> io::Result<()> {
-        self.append(&[Record { kind: DROP, len, key, offset, digest: [0; 32] }])
+        self.append(&[Record {
+            kind: DROP,
+            len,
+            key,
+            offset,
+            digest: [0; 32],
+        }])
     }
 
     /// Files are published and flushed.
     pub(super) fn done(&self, keys: impl Iterator<Item = Key>) -> io::Result<()> {
-        let record = |key| Record { kind: DONE, len: 0, key, offset: 0, digest: [0; 32] };
+        let record = |key| Record {
+            kind: DONE,
+            len: 0,
+            key,
+            offset: 0,
+            digest: [0; 32],
+        };
         self.append(&keys.map(record).collect::<Vec<_>>())
     }
 }
@@ -190,7 +221,9 @@ fn read_all(file: &mut std::fs::File, mode: DigestMode, loaded: &mut Loaded) -> 
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(valid),
             other => other?,
         }
-        let Some(r) = Record::from_bytes(&bytes) else { return Ok(valid) };
+        let Some(r) = Record::from_bytes(&bytes) else {
+            return Ok(valid);
+        };
         let first = valid == 0;
         match r.kind {
             BEGIN if first => {
@@ -201,7 +234,11 @@ fn read_all(file: &mut std::fs::File, mode: DigestMode, loaded: &mut Loaded) -> 
             }
             _ if first => return Ok(0),
             PIECE => {
-                loaded.parts.entry(r.key).or_default().insert(r.offset, (r.len, r.digest));
+                loaded
+                    .parts
+                    .entry(r.key)
+                    .or_default()
+                    .insert(r.offset, (r.len, r.digest));
             }
             DROP => {
                 if let Some(p) = loaded.parts.get_mut(&r.key) {
@@ -229,7 +266,11 @@ mod tests {
     use crate::wire::FileRef;
 
     fn part(offset: u64) -> Part {
-        Part { file: FileRef { id: 1, generation: 0 }, offset, len: 4096 }
+        Part {
+            file: FileRef { id: 1, generation: 0 },
+            offset,
+            len: 4096,
+        }
     }
 
     #[test]
@@ -244,7 +285,12 @@ mod tests {
         j.piece([1; 16], &part(4096), [6; 32]).expect("append");
         j.drop_piece([1; 16], 0, 4096).expect("append");
         j.done([[2; 16]].into_iter()).expect("append");
-        assert_eq!(Journal::open(&state, DigestMode::Blake3).expect_err("locked").kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            Journal::open(&state, DigestMode::Blake3)
+                .expect_err("locked")
+                .kind(),
+            io::ErrorKind::WouldBlock
+        );
         drop(j);
         let path = dir.path().join("journal");
         let whole = std::fs::read(&path).expect("read");

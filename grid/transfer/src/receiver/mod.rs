@@ -34,13 +34,16 @@ use publish::{Done, Publisher};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long a receiver waits for an earlier one of the same session to let go of the journal: as long as
 /// that one may need to notice that its network is cut.
 const LOCK_WAIT: Duration = Duration::from_millis(kuroshio_sock::USER_TIMEOUT_MS as u64 + 5_000);
+
+/// How long streams may read on when the sender's control connection has ended.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// Files that are wanted and not yet durable.
 #[derive(Default)]
@@ -50,11 +53,18 @@ struct Table {
 
 impl Table {
     fn get(&self, id: u32) -> Option<Arc<InFile>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.files
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&id)
+            .cloned()
     }
 
     fn insert(&self, file: Arc<InFile>) {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(file.at.id, file);
+        self.files
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(file.at.id, file);
     }
 
     /// Removes this very file (not one that took its number).
@@ -89,11 +99,20 @@ struct Receiver<'a> {
     summary: Mutex<Summary>,
     resumed: AtomicU64,
     disk_ns: AtomicU64,
+    live_streams: AtomicUsize,
 }
 
 /// Runs the receiver's side; see [`crate::receive`].
-pub(crate) fn run(conns: SessionConns, job: ReceiveJob, progress: &Progress) -> Result<Summary, TransferError> {
-    let SessionConns { mut fwd, mut rev, data } = conns;
+pub(crate) fn run(
+    conns: SessionConns,
+    job: ReceiveJob,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    let SessionConns {
+        mut fwd,
+        mut rev,
+        data,
+    } = conns;
     let mut scratch = Vec::new();
     let begun = begin(&mut fwd, &job, &mut scratch);
     let (options, place, key) = match begun {
@@ -131,8 +150,11 @@ pub(crate) fn run(conns: SessionConns, job: ReceiveJob, progress: &Progress) -> 
         summary: Mutex::default(),
         resumed: AtomicU64::new(0),
         disk_ns: AtomicU64::new(0),
+        live_streams: AtomicUsize::new(0),
     };
-    rx.outbox.post(Rev::Welcome { version: wire::VERSION });
+    rx.outbox.post(Rev::Welcome {
+        version: wire::VERSION,
+    });
     forward(data, wake);
     let result = std::thread::scope(|scope| session(&rx, scope, fwd, rev, &woken));
     drop(woken);
@@ -146,7 +168,10 @@ pub(crate) fn run(conns: SessionConns, job: ReceiveJob, progress: &Progress) -> 
 fn refuse(rev: &mut Conn, why: &TransferError) {
     use std::io::Write;
     if let Ok(bytes) = wire::encode(&Rev::Abort(wire::bounded_text(why.to_string()))) {
-        let _ = rev.write_all(&bytes).and_then(|()| rev.flush()).and_then(|()| rev.finish());
+        let _ = rev
+            .write_all(&bytes)
+            .and_then(|()| rev.flush())
+            .and_then(|()| rev.finish());
     }
 }
 
@@ -154,7 +179,10 @@ fn control_error(source: io::Error) -> TransferError {
     if source.kind() == io::ErrorKind::InvalidData {
         TransferError::Protocol(source.to_string())
     } else {
-        TransferError::Connection { what: "control connection from the sender", source }
+        TransferError::Connection {
+            what: "control connection from the sender",
+            source,
+        }
     }
 }
 
@@ -166,19 +194,29 @@ fn begin(
 ) -> Result<(Options, Place, SessionKey), TransferError> {
     let hello = read_message::<Fwd>(fwd, scratch).map_err(control_error)?;
     let (version, key, options, sources) = match hello {
-        Some(Fwd::Hello { version, key, options, sources }) => (version, key, options, sources),
+        Some(Fwd::Hello {
+            version,
+            key,
+            options,
+            sources,
+        }) => (version, key, options, sources),
         Some(Fwd::Abort(text)) => return Err(TransferError::Peer(wire::bounded_text(text))),
         Some(_) => return Err(TransferError::Protocol("the first message is not Hello".into())),
         None => return Err(control_error(io::ErrorKind::UnexpectedEof.into())),
     };
     if version != wire::VERSION {
-        let text = format!("version {version} of the transfer protocol; this side speaks {}", wire::VERSION);
+        let text = format!(
+            "version {version} of the transfer protocol; this side speaks {}",
+            wire::VERSION
+        );
         return Err(TransferError::Protocol(text));
     }
     options.check().map_err(TransferError::Protocol)?;
-    let place = Place::open(&job.root, &job.dest, &options, sources, key).map_err(|source| {
-        TransferError::Local { what: format!("destination \"{}\"", job.dest.escape_ascii()), source }
-    })?;
+    let place =
+        Place::open(&job.root, &job.dest, &options, sources, key).map_err(|source| TransferError::Local {
+            what: format!("destination \"{}\"", job.dest.escape_ascii()),
+            source,
+        })?;
     Ok((options, place, key))
 }
 
@@ -199,11 +237,17 @@ fn open_state(
             Ok(state) if journal::exists(&state) => state,
             _ => place.dir().try_clone().map_err(local("open the destination"))?,
         };
-        return Ok((state, Journal::none().map_err(local("open /dev/null"))?, Loaded::default()));
+        return Ok((
+            state,
+            Journal::none().map_err(local("open /dev/null"))?,
+            Loaded::default(),
+        ));
     }
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
-        let state = place.state(true).map_err(local("make the folder for partial files at the destination"))?;
+        let state = place
+            .state(true)
+            .map_err(local("make the folder for partial files at the destination"))?;
         match Journal::open(&state, options.digest) {
             Ok((journal, loaded)) if journal.is_linked() => return Ok((state, journal, loaded)),
             // The one before has just removed the folder: make it again.
@@ -233,7 +277,10 @@ fn session<'scope, 'env>(
 ) -> Result<(), TransferError> {
     let writer = scope.spawn(move || {
         if let Err(source) = rx.outbox.run(&mut rev) {
-            rx.end.fail(TransferError::Connection { what: "control connection to the sender", source });
+            rx.end.fail(TransferError::Connection {
+                what: "control connection to the sender",
+                source,
+            });
         }
         // The peer may have closed first; there is nothing more to say to it.
         let _ = rev.finish();
@@ -251,12 +298,15 @@ fn session<'scope, 'env>(
     rx.publisher.close();
     let joined = groups.join().and_then(|()| large.join());
     if joined.is_err() {
-        rx.end.fail(TransferError::Protocol("a publisher ended abnormally".into()));
+        rx.end
+            .fail(TransferError::Protocol("a publisher ended abnormally".into()));
     }
     if !rx.end.is_over() {
         match tree_rx.recv() {
             Ok(tree) => entries::finish(rx, tree),
-            Err(_) => rx.end.fail(TransferError::Protocol("the sender said nothing".into())),
+            Err(_) => rx
+                .end
+                .fail(TransferError::Protocol("the sender said nothing".into())),
         }
     }
     rx.outbox.close();
@@ -288,8 +338,11 @@ fn main_loop<'scope>(
                 streams += 1;
                 let mut conn = data.conn;
                 rx.end.watch(&conn);
+                rx.live_streams.fetch_add(1, Ordering::SeqCst);
                 scope.spawn(move || {
-                    let text = match stream::run(rx, &mut conn) {
+                    let ended = stream::run(rx, &mut conn);
+                    rx.live_streams.fetch_sub(1, Ordering::SeqCst);
+                    let text = match ended {
                         stream::StreamEnd::Closed => return,
                         stream::StreamEnd::Broken(e) => e.to_string(),
                         stream::StreamEnd::Garbage(text) => {
@@ -307,7 +360,9 @@ fn main_loop<'scope>(
                 });
             }
             Ok(Wake::Stream(_)) => {
-                rx.end.fail(TransferError::Protocol(format!("more than {MAX_STREAMS} data streams")));
+                rx.end.fail(TransferError::Protocol(format!(
+                    "more than {MAX_STREAMS} data streams"
+                )));
             }
             Ok(Wake::Look | Wake::NoMoreStreams) | Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(1)),
@@ -340,20 +395,37 @@ impl Receiver<'_> {
     }
 
     fn tick(&self, since: Duration) {
-        let spent = self.disk_ns.swap(0, Ordering::Relaxed) + self.progress.counters.write_ns.swap(0, Ordering::Relaxed);
+        let spent = self.disk_ns.swap(0, Ordering::Relaxed)
+            + self.progress.counters.write_ns.swap(0, Ordering::Relaxed);
         let permille = u128::from(spent) * 1000 / since.as_nanos().max(1);
         let disk_permille = u32::try_from(permille.min(1000)).unwrap_or(1000);
         self.outbox.post(Rev::Limits { disk_permille });
         self.look();
     }
 
+    /// Waits until the streams have read what is left in their sockets, for a bounded time.
+    fn let_streams_drain(&self) {
+        let deadline = Instant::now() + DRAIN;
+        while self.live_streams.load(Ordering::SeqCst) > 0 && !self.end.is_over() && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     fn spent_on_disk(&self, begun: Instant) {
-        add(&self.disk_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0));
+        add(
+            &self.disk_ns,
+            u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0),
+        );
     }
 
     fn local_error(&self, what: &str, source: io::Error) {
-        let error = TransferError::Local { what: what.into(), source };
-        self.outbox.post(Rev::Abort(wire::bounded_text(error.to_string())));
+        let error = TransferError::Local {
+            what: what.into(),
+            source,
+        };
+        self.outbox
+            .post(Rev::Abort(wire::bounded_text(error.to_string())));
         self.end.fail(error);
     }
 
@@ -373,7 +445,14 @@ impl Receiver<'_> {
         // Without its part file nothing of it is left; one that cannot be removed goes with the state folder.
         let _ = place::unlink_if_there(&self.state, &file.part);
         self.files.remove(file);
-        self.failed(file.at.id, file.name.clone(), kind, sys::errno(e), format!("{what}: {e}"), true);
+        self.failed(
+            file.at.id,
+            file.name.clone(),
+            kind,
+            sys::errno(e),
+            format!("{what}: {e}"),
+            true,
+        );
         self.look();
     }
 
@@ -382,10 +461,21 @@ impl Receiver<'_> {
         add(&self.progress.counters.files_failed, 1);
         let text = wire::bounded_text(text);
         if tell {
-            let failure = Failure { id, path: Bytes(path.clone()), kind, errno, text: text.clone() };
+            let failure = Failure {
+                id,
+                path: Bytes(path.clone()),
+                kind,
+                errno,
+                text: text.clone(),
+            };
             self.outbox.post(Rev::Failed(vec![failure]));
         }
-        let error = FileError { path, kind, errno, text };
+        let error = FileError {
+            path,
+            kind,
+            errno,
+            text,
+        };
         self.progress.event(&Event::Failed(error.clone()));
         let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
         summary.files_failed += 1;
@@ -408,23 +498,37 @@ impl Receiver<'_> {
             self.files.remove(file);
             add(&self.progress.counters.files_durable, 1);
             add(&self.progress.counters.bytes_durable, file.size());
-            self.progress.event(&Event::Durable { path: file.path.clone(), size: file.size(), digest: *digest });
+            self.progress.event(&Event::Durable {
+                path: file.path.clone(),
+                size: file.size(),
+                digest: *digest,
+            });
         }
         {
             let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
             summary.files_durable += done.len() as u64;
             summary.files_verified += if verified { done.len() as u64 } else { 0 };
         }
-        self.outbox.post(Rev::Durable(done.iter().map(|d| (d.file.at.id, d.digest)).collect()));
+        self.outbox.post(Rev::Durable(
+            done.iter().map(|d| (d.file.at.id, d.digest)).collect(),
+        ));
         self.look();
     }
 
     fn take_resumed(&self, key: &Key) -> Option<journal::Pieces> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).parts.remove(key)
+        self.loaded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .parts
+            .remove(key)
     }
 
     fn summarise(&self) -> Summary {
-        let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut summary = self
+            .summary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let s = self.progress.snapshot();
         summary.files = s.files_scheduled;
         summary.files_skipped = s.files_skipped;

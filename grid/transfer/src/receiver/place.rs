@@ -30,7 +30,11 @@ fn open_or_make(root: &OwnedFd, dest: &[u8], make: bool) -> io::Result<OwnedFd> 
     match open_dir(root, dest) {
         Err(e) if e.kind() == io::ErrorKind::NotFound && make => {
             let (parent, name) = split_last(dest);
-            rustix::fs::mkdirat(open_dir(root, parent)?, &c_path(name)?, Mode::from_raw_mode(0o777))?;
+            rustix::fs::mkdirat(
+                open_dir(root, parent)?,
+                &c_path(name)?,
+                Mode::from_raw_mode(0o777),
+            )?;
             open_dir(root, dest)
         }
         other => other,
@@ -47,6 +51,17 @@ fn begun_beside(root: &OwnedFd, dest: &[u8], key: &SessionKey) -> bool {
     let (parent, _) = split_last(dest);
     let top = join(parent, STATE_DIR.as_bytes());
     !dest.is_empty() && open_dir(root, &join(&top, state_name(key).as_bytes())).is_ok()
+}
+
+/// Name of a session's state folder.
+fn hex(key: &SessionKey) -> String {
+    key.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Whether a folder holds the state of this session.
+fn has_state(root: &OwnedFd, folder: &[u8], key: &SessionKey) -> bool {
+    let path = join(&join(folder, STATE_DIR.as_bytes()), hex(key).as_bytes());
+    open_dir(root, &path).is_ok()
 }
 
 impl Place {
@@ -67,24 +82,41 @@ impl Place {
         let exact = match options.placement {
             Placement::Into => false,
             Placement::Exact => true,
+            // An earlier run of this very command took the destination as a name: so does this one, although
+            // that run has made the folder meanwhile.
+            Placement::Auto if sources == 1 && !slash && has_state(root, split_last(dest).0, &key) => true,
             Placement::Auto => match open_dir(root, dest) {
                 // Made by an earlier run of the same command that was to make it: that run goes on.
                 Ok(_) if sources == 1 && !slash && begun_beside(root, dest, &key) => true,
                 Ok(_) => false,
-                Err(e) if sources == 1 && !slash && matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => true,
+                Err(e)
+                    if sources == 1
+                        && !slash
+                        && matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+                {
+                    true
+                }
                 Err(e) => return Err(e),
             },
         };
         let (dir, rename_to) = if exact {
             let (parent, name) = split_last(dest);
             if matches!(name, b"" | b"." | b"..") || name == STATE_DIR.as_bytes() {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the destination has no name of its own"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the destination has no name of its own",
+                ));
             }
             (open_dir(root, parent)?, Some(name.to_vec()))
         } else {
             (open_or_make(root, dest, !options.dry_run)?, None)
         };
-        Ok(Self { dir, rename_to, folders: Mutex::default(), key })
+        Ok(Self {
+            dir,
+            rename_to,
+            folders: Mutex::default(),
+            key,
+        })
     }
 
     /// The destination folder.
@@ -97,7 +129,10 @@ impl Place {
         match &self.rename_to {
             None => path.to_vec(),
             Some(name) => {
-                let rest = path.iter().position(|&b| b == b'/').and_then(|at| path.get(at + 1..));
+                let rest = path
+                    .iter()
+                    .position(|&b| b == b'/')
+                    .and_then(|at| path.get(at + 1..));
                 join(name, rest.unwrap_or_default())
             }
         }
@@ -178,7 +213,13 @@ impl Place {
     }
 
     /// Makes a symbolic link in the state folder and renames it into place.
-    pub(super) fn symlink(&self, state: &OwnedFd, path: &[u8], target: &[u8], mtime: (i64, u32)) -> io::Result<()> {
+    pub(super) fn symlink(
+        &self,
+        state: &OwnedFd,
+        path: &[u8],
+        target: &[u8],
+        mtime: (i64, u32),
+    ) -> io::Result<()> {
         let (parent, name) = split_last(path);
         let parent = self.folder(parent)?;
         unlink_if_there(state, b"link")?;
@@ -202,7 +243,12 @@ impl Place {
     pub(super) fn publish(&self, state: &OwnedFd, part: &[u8], path: &[u8]) -> io::Result<()> {
         let (parent, name) = split_last(path);
         let parent = self.folder(parent)?;
-        Ok(rustix::fs::renameat(state, &c_path(part)?, &*parent, &c_path(name)?)?)
+        Ok(rustix::fs::renameat(
+            state,
+            &c_path(part)?,
+            &*parent,
+            &c_path(name)?,
+        )?)
     }
 
     /// Flushes the folder of a published name.

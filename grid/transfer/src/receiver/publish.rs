@@ -94,7 +94,11 @@ impl Publisher {
         let mut q = self.lock();
         while q.small.len() >= MAX_WAITING && !q.closed && !end.is_over() {
             let wait = Duration::from_millis(GROUP_WAIT_MS);
-            q = self.changed.wait_timeout(q, wait).unwrap_or_else(PoisonError::into_inner).0;
+            q = self
+                .changed
+                .wait_timeout(q, wait)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -121,7 +125,11 @@ impl Publisher {
             if left.is_zero() {
                 break;
             }
-            q = self.changed.wait_timeout(q, left).unwrap_or_else(PoisonError::into_inner).0;
+            q = self
+                .changed
+                .wait_timeout(q, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         let (mut group, mut bytes) = (Vec::new(), 0u64);
         while group.len() < GROUP_FILES && bytes < GROUP_BYTES {
@@ -249,7 +257,11 @@ fn verify_and_rename(rx: &Receiver<'_>, file: Arc<InFile>, buf: &mut [u8]) -> Op
     }
     let mut s = file.lock();
     s.fd = None;
-    let digest = if rx.options.digest == DigestMode::Blake3 { root(&file, &s.pieces) } else { None };
+    let digest = if rx.options.digest == DigestMode::Blake3 {
+        root(&file, &s.pieces)
+    } else {
+        None
+    };
     drop(s);
     Some(Done { file, digest })
 }
@@ -270,12 +282,18 @@ fn root(file: &InFile, pieces: &super::journal::Pieces) -> Option<[u8; 32]> {
 fn wrong_pieces(file: &InFile, fd: &OwnedFd, buf: &mut [u8]) -> io::Result<Vec<(u64, u32)>> {
     let todo: Vec<(u64, u32, [u8; 32])> = {
         let s = file.lock();
-        let unverified =
-            s.pieces.iter().filter(|(o, (len, _))| !s.verified.contains(**o..o.saturating_add(u64::from(*len))));
+        let unverified = s
+            .pieces
+            .iter()
+            .filter(|(o, (len, _))| !s.verified.contains(**o..o.saturating_add(u64::from(*len))));
         unverified.map(|(&o, &(len, digest))| (o, len, digest)).collect()
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if todo.len() >= PARALLEL_PIECES { cores.min(MAX_VERIFIERS) } else { 1 };
+    let threads = if todo.len() >= PARALLEL_PIECES {
+        cores.min(MAX_VERIFIERS)
+    } else {
+        1
+    };
     let next = AtomicUsize::new(0);
     let check = |buf: &mut [u8]| -> io::Result<Vec<(u64, u32)>> {
         let mut wrong = Vec::new();
@@ -288,11 +306,14 @@ fn wrong_pieces(file: &InFile, fd: &OwnedFd, buf: &mut [u8]) -> io::Result<Vec<(
     };
     let mut wrong = Vec::new();
     std::thread::scope(|scope| -> io::Result<()> {
-        let others: Vec<_> =
-            (1..threads).map(|_| scope.spawn(|| check(&mut vec![0u8; STREAM_BUFFER]))).collect();
+        let others: Vec<_> = (1..threads)
+            .map(|_| scope.spawn(|| check(&mut vec![0u8; STREAM_BUFFER])))
+            .collect();
         wrong = check(buf)?;
         for other in others {
-            let part = other.join().map_err(|_| io::Error::other("a verifier ended abnormally"))?;
+            let part = other
+                .join()
+                .map_err(|_| io::Error::other("a verifier ended abnormally"))?;
             wrong.extend(part?);
         }
         Ok(())
@@ -321,7 +342,11 @@ fn ask_again(rx: &Receiver<'_>, file: &Arc<InFile>, wrong: &[(u64, u32)]) {
             rx.local_error("write the journal", e);
             return;
         }
-        rx.progress.event(&Event::Resent { path: file.path.clone(), offset, len });
+        rx.progress.event(&Event::Resent {
+            path: file.path.clone(),
+            offset,
+            len,
+        });
     }
     add(&rx.progress.counters.chunks_resent, wrong.len() as u64);
     if worst > MAX_RESENDS {
@@ -329,7 +354,11 @@ fn ask_again(rx: &Receiver<'_>, file: &Arc<InFile>, wrong: &[(u64, u32)]) {
         rx.fail_file(file, FileErrorKind::Digest, "verify", &e);
         return;
     }
-    let parts = wrong.iter().map(|&(offset, len)| Part { file: file.at, offset, len });
+    let parts = wrong.iter().map(|&(offset, len)| Part {
+        file: file.at,
+        offset,
+        len,
+    });
     rx.publisher.hurry(false);
     rx.outbox.post(Rev::Bad(parts.collect()));
 }

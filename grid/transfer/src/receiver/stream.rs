@@ -96,7 +96,13 @@ fn drain(conn: &mut Conn, buf: &mut [u8], mut left: u64) -> io::Result<()> {
 
 /// Writes the payload of a frame to its part file. A file that cannot be written fails alone: the rest of
 /// the payload is read and dropped, and the stream goes on.
-fn take(rx: &Receiver<'_>, conn: &mut Conn, buf: &mut [u8], file: &Arc<InFile>, header: &Header) -> io::Result<()> {
+fn take(
+    rx: &Receiver<'_>,
+    conn: &mut Conn,
+    buf: &mut [u8],
+    file: &Arc<InFile>,
+    header: &Header,
+) -> io::Result<()> {
     rx.publisher.wait_for_room(&rx.end);
     let opened = part_fd(file, &mut file.lock(), &rx.state);
     let mut left = u64::from(header.part.len);
@@ -132,13 +138,18 @@ fn start_writeback(fd: &Arc<OwnedFd>, header: &Header) {
     if header.part.len < 64 << 10 {
         return;
     }
-    let (Ok(offset), Ok(len)) = (i64::try_from(header.part.offset), i64::try_from(header.part.len)) else { return };
+    let (Ok(offset), Ok(len)) = (i64::try_from(header.part.offset), i64::try_from(header.part.len)) else {
+        return;
+    };
     crate::zero_copy::start_writeback(fd.as_fd(), offset, len);
 }
 
 fn written(rx: &Receiver<'_>, file: &Arc<InFile>, header: &Header) {
     if let Err(e) = rx.journal_piece(file, header) {
-        rx.end.fail(TransferError::Local { what: "write the journal".into(), source: e });
+        rx.end.fail(TransferError::Local {
+            what: "write the journal".into(),
+            source: e,
+        });
         return;
     }
     let ready = {
@@ -152,7 +163,10 @@ fn written(rx: &Receiver<'_>, file: &Arc<InFile>, header: &Header) {
         }
         InFile::ready(&mut s)
     };
-    add(&rx.progress.counters.bytes_acknowledged, u64::from(header.part.len));
+    add(
+        &rx.progress.counters.bytes_acknowledged,
+        u64::from(header.part.len),
+    );
     rx.outbox.post(Rev::Written(vec![header.part]));
     if ready {
         rx.publisher.queue(Arc::clone(file));

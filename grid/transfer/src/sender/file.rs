@@ -36,8 +36,22 @@ pub(super) struct State {
 
 impl OutFile {
     pub(super) fn new(id: u32, source: usize, path: Vec<u8>, name: Vec<u8>, meta: FileMeta) -> Self {
-        let state = State { generation: 0, meta, fd: None, changed: false, sent_stable: false, restarts: 0 };
-        Self { id, source, path, name, answered: AtomicBool::new(false), state: Mutex::new(state) }
+        let state = State {
+            generation: 0,
+            meta,
+            fd: None,
+            changed: false,
+            sent_stable: false,
+            restarts: 0,
+        };
+        Self {
+            id,
+            source,
+            path,
+            name,
+            answered: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -51,7 +65,10 @@ impl State {
     }
 
     pub(super) fn at(&self, id: u32) -> FileRef {
-        FileRef { id, generation: self.generation }
+        FileRef {
+            id,
+            generation: self.generation,
+        }
     }
 }
 
@@ -75,12 +92,18 @@ impl Table {
         self.lock().len() >= MAX_IN_FLIGHT
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Waits for room for a while; says whether there is some.
     pub(super) fn wait_for_room(&self, at_most: Duration) -> bool {
         let files = self.lock();
         let full = |files: &mut HashMap<u32, Arc<OutFile>>| files.len() >= MAX_IN_FLIGHT;
-        let (files, _) =
-            self.room.wait_timeout_while(files, at_most, full).unwrap_or_else(PoisonError::into_inner);
+        let (files, _) = self
+            .room
+            .wait_timeout_while(files, at_most, full)
+            .unwrap_or_else(PoisonError::into_inner);
         files.len() < MAX_IN_FLIGHT
     }
 

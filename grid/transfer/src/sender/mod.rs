@@ -89,10 +89,12 @@ fn check(job: &SendJob) -> Result<Options, TransferError> {
         }
     }
     match options.placement {
-        _ if job.sources.is_empty() => Err(TransferError::Input("nothing to send: name at least one source".into())),
-        Placement::Exact if job.sources.len() > 1 || job.sources.iter().any(|s| s.name.is_empty()) => {
-            Err(TransferError::Input("several sources cannot become one name".into()))
-        }
+        _ if job.sources.is_empty() => Err(TransferError::Input(
+            "nothing to send: name at least one source".into(),
+        )),
+        Placement::Exact if job.sources.len() > 1 || job.sources.iter().any(|s| s.name.is_empty()) => Err(
+            TransferError::Input("several sources cannot become one name".into()),
+        ),
         _ => Ok(options),
     }
 }
@@ -120,7 +122,12 @@ pub(crate) fn run(conns: SessionConns, job: SendJob, progress: &Progress) -> Res
     };
     tx.end.watch(&fwd);
     tx.end.watch(&rev);
-    tx.outbox.post(Fwd::Hello { version: wire::VERSION, key: job.key, options, sources });
+    tx.outbox.post(Fwd::Hello {
+        version: wire::VERSION,
+        key: job.key,
+        options,
+        sources,
+    });
     forward(data, wake);
     std::thread::scope(|scope| session(&tx, scope, fwd, rev, &woken));
     drop(woken);
@@ -144,7 +151,10 @@ fn session<'scope>(
         {
             // The receiver's own words, if it left some, say more than the broken connection.
             std::thread::sleep(Duration::from_millis(TICK_MS));
-            tx.end.fail(TransferError::Connection { what: "control connection to the receiver", source });
+            tx.end.fail(TransferError::Connection {
+                what: "control connection to the receiver",
+                source,
+            });
             tx.wake_all();
         }
         // The receiver may have closed first.
@@ -197,7 +207,10 @@ fn main_loop<'scope>(
             let needed = !tx.is_all_sent();
             if needed && !tx.end.is_over() {
                 let source = io::Error::new(io::ErrorKind::NotConnected, "every data stream broke");
-                tx.end.fail(TransferError::Connection { what: "data streams", source });
+                tx.end.fail(TransferError::Connection {
+                    what: "data streams",
+                    source,
+                });
             }
         }
         ticker.tick(tx);
@@ -213,7 +226,11 @@ fn start_stream<'scope>(
     number: usize,
     ticker: &mut Ticker,
 ) -> Option<StreamThread<'scope>> {
-    let DataConn { mut conn, route, rate } = data;
+    let DataConn {
+        mut conn,
+        route,
+        rate,
+    } = data;
     tx.end.watch(&conn);
     let id = u32::try_from(number).ok()?;
     if let Some(tcp) = conn.tcp() {
@@ -222,7 +239,10 @@ fn start_stream<'scope>(
         let _ = kuroshio_sock::set_keepalive(tcp);
         let _ = kuroshio_sock::set_notsent_lowat(tcp, NOTSENT_LOWAT);
         if let Err(e) = rate.attach(tcp) {
-            tx.progress.event(&Event::StreamLost { stream: number, text: format!("its pace cannot be set: {e}") });
+            tx.progress.event(&Event::StreamLost {
+                stream: number,
+                text: format!("its pace cannot be set: {e}"),
+            });
             return None;
         }
     }
@@ -240,7 +260,10 @@ fn start_stream<'scope>(
             && !tx.end.is_over()
             && !tx.finished.load(Ordering::SeqCst)
         {
-            tx.progress.event(&Event::StreamLost { stream: number, text: e.to_string() });
+            tx.progress.event(&Event::StreamLost {
+                stream: number,
+                text: e.to_string(),
+            });
         }
         let _ = tx.wake.send(Wake::Look);
     }))
@@ -293,15 +316,20 @@ impl Sender<'_> {
                 return Ok(Some(piece));
             }
             let wait = Duration::from_millis(TICK_MS);
-            let (next, waited) =
-                self.sched_changed.wait_timeout(sched, wait).unwrap_or_else(PoisonError::into_inner);
+            let (next, waited) = self
+                .sched_changed
+                .wait_timeout(sched, wait)
+                .unwrap_or_else(PoisonError::into_inner);
             sched = next;
             if waited.timed_out()
                 && let Some(tcp) = conn.tcp()
                 && sys::peer_gone(tcp.as_fd())
                 && !self.finished.load(Ordering::SeqCst)
             {
-                return Err(io::Error::new(io::ErrorKind::ConnectionReset, "the receiver closed this stream"));
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "the receiver closed this stream",
+                ));
             }
         }
     }
@@ -325,7 +353,9 @@ impl Sender<'_> {
 
     /// Forgets a file; says whether it was known.
     fn finish_file(&self, id: u32) -> bool {
-        let Some(file) = self.files.remove(id) else { return false };
+        let Some(file) = self.files.remove(id) else {
+            return false;
+        };
         self.sched().finish_file(FileId(id));
         self.answered(&file);
         true
@@ -346,13 +376,24 @@ impl Sender<'_> {
             return;
         }
         let path = Bytes(file.name.clone());
-        let failure = Failure { id: file.id, path, kind, errno, text: wire::bounded_text(text.clone()) };
+        let failure = Failure {
+            id: file.id,
+            path,
+            kind,
+            errno,
+            text: wire::bounded_text(text.clone()),
+        };
         self.outbox.post(Fwd::Failed(vec![failure]));
         self.failed(file.name.clone(), kind, errno, text);
     }
 
     fn failed(&self, path: Vec<u8>, kind: FileErrorKind, errno: i32, text: String) {
-        self.record(FileError { path, kind, errno, text });
+        self.record(FileError {
+            path,
+            kind,
+            errno,
+            text,
+        });
     }
 
     fn record(&self, error: FileError) {
@@ -378,7 +419,14 @@ impl Sender<'_> {
                 true => sys::extents(&*fd, identity.size, walk::GRAIN, crate::limits::MAX_EXTENTS)?,
                 false => None,
             };
-            Ok((stat.st_mode & 0o7777, FileMeta { identity, extents, digest: None }))
+            Ok((
+                stat.st_mode & 0o7777,
+                FileMeta {
+                    identity,
+                    extents,
+                    digest: None,
+                },
+            ))
         });
         let (mode, meta) = match looked {
             Ok(looked) => looked,
@@ -398,11 +446,19 @@ impl Sender<'_> {
         s.changed = true;
         s.fd = None;
         s.meta = meta.clone();
-        let at = FileRef { id: file.id, generation: s.generation.saturating_add(1) };
+        let at = FileRef {
+            id: file.id,
+            generation: s.generation.saturating_add(1),
+        };
         drop(s);
-        self.progress.counters.bytes_scheduled.fetch_add(sizes.1.wrapping_sub(sizes.0), Ordering::Relaxed);
+        self.progress
+            .counters
+            .bytes_scheduled
+            .fetch_add(sizes.1.wrapping_sub(sizes.0), Ordering::Relaxed);
         add(&self.progress.counters.files_restarted, 1);
-        self.progress.event(&Event::Restarted { path: file.name.clone() });
+        self.progress.event(&Event::Restarted {
+            path: file.name.clone(),
+        });
         self.outbox.post(Fwd::Changed { file: at, mode, meta });
     }
 

@@ -15,7 +15,10 @@ fn control_error(source: io::Error) -> TransferError {
     if source.kind() == io::ErrorKind::InvalidData {
         TransferError::Protocol(source.to_string())
     } else {
-        TransferError::Connection { what: "control connection from the receiver", source }
+        TransferError::Connection {
+            what: "control connection from the receiver",
+            source,
+        }
     }
 }
 
@@ -83,18 +86,38 @@ fn handle(tx: &Sender<'_>, message: Rev) -> Result<(), TransferError> {
                 let known = tx.files.get(f.id).map(|file| file.name.clone());
                 tx.finish_file(f.id);
                 let path = known.unwrap_or(f.path.0);
-                tx.record(FileError { path, kind: f.kind, errno: f.errno, text: wire::bounded_text(f.text) });
+                tx.record(FileError {
+                    path,
+                    kind: f.kind,
+                    errno: f.errno,
+                    text: wire::bounded_text(f.text),
+                });
             }
             tx.sched_changed.notify_all();
         }
         Rev::Limits { disk_permille } => {
             let permille = u64::from(disk_permille.min(1000));
-            tx.progress.counters.receiver_busy_permille.store(permille, Ordering::Relaxed);
+            tx.progress
+                .counters
+                .receiver_busy_permille
+                .store(permille, Ordering::Relaxed);
         }
-        Rev::Finished { others, verified, resumed } => {
+        Rev::Finished {
+            others,
+            verified,
+            resumed,
+        } => {
+            let walked = tx.progress.counters.walk_done.load(Ordering::SeqCst);
+            if !walked || !tx.files.is_empty() {
+                return protocol("it says that all is done while files are missing");
+            }
             tx.progress.counters.others_done.store(others, Ordering::Relaxed);
             let mut summary = tx.summary();
-            summary.files_verified = if tx.options.digest == DigestMode::Blake3 { verified } else { 0 };
+            summary.files_verified = if tx.options.digest == DigestMode::Blake3 {
+                verified
+            } else {
+                0
+            };
             summary.bytes_resumed = resumed;
             drop(summary);
             tx.finished.store(true, Ordering::SeqCst);
@@ -107,7 +130,9 @@ fn handle(tx: &Sender<'_>, message: Rev) -> Result<(), TransferError> {
 
 fn want(tx: &Sender<'_>, at: FileRef, missing: Missing) -> Result<(), TransferError> {
     // A file that failed here meanwhile is wanted no more.
-    let Some(file) = tx.files.get(at.id) else { return Ok(()) };
+    let Some(file) = tx.files.get(at.id) else {
+        return Ok(());
+    };
     let mut s = file.lock();
     let restart = s.changed;
     let expected = s.generation.saturating_add(u16::from(restart));
@@ -118,7 +143,10 @@ fn want(tx: &Sender<'_>, at: FileRef, missing: Missing) -> Result<(), TransferEr
     let wanted = ranges(&s.meta, missing)?;
     if tx.options.dry_run {
         drop(s);
-        tx.progress.event(&Event::WouldSend { path: file.name.clone(), bytes: wanted.bytes() });
+        tx.progress.event(&Event::WouldSend {
+            path: file.name.clone(),
+            bytes: wanted.bytes(),
+        });
         tx.finish_file(at.id);
         return Ok(());
     }
@@ -161,7 +189,8 @@ fn ranges(meta: &wire::FileMeta, missing: Missing) -> Result<RangeSet, TransferE
     if list.iter().any(|&(start, end)| start > end || end > size) {
         return protocol("a range is wanted that the file does not have");
     }
-    RangeSet::try_from_ranges(list.into_iter().map(|(start, end)| start..end)).or_else(|e| protocol(e.to_string()))
+    RangeSet::try_from_ranges(list.into_iter().map(|(start, end)| start..end))
+        .or_else(|e| protocol(e.to_string()))
 }
 
 fn have(tx: &Sender<'_>, id: u32) {
@@ -171,12 +200,18 @@ fn have(tx: &Sender<'_>, id: u32) {
     add(&c.files_skipped, 1);
     add(&c.bytes_present, size);
     add(&c.bytes_durable, size);
-    tx.progress.event(&Event::Skipped { path: file.name.clone() });
+    tx.progress.event(&Event::Skipped {
+        path: file.name.clone(),
+    });
     tx.finish_file(id);
 }
 
 fn written(tx: &Sender<'_>, part: Part) -> Result<(), TransferError> {
-    let Part { file: FileRef { id, generation }, offset, len } = part;
+    let Part {
+        file: FileRef { id, generation },
+        offset,
+        len,
+    } = part;
     let acked = tx.sched().written(FileId(id), generation, offset, u64::from(len));
     match acked {
         Ok(acked) => {
@@ -196,13 +231,21 @@ fn written(tx: &Sender<'_>, part: Part) -> Result<(), TransferError> {
 }
 
 fn bad(tx: &Sender<'_>, part: Part) -> Result<(), TransferError> {
-    let Part { file: FileRef { id, generation }, offset, len } = part;
+    let Part {
+        file: FileRef { id, generation },
+        offset,
+        len,
+    } = part;
     let again = tx.sched().bad(FileId(id), generation, offset, u64::from(len));
     match again {
         Ok(bytes) => {
             if let Some(file) = tx.files.get(id) {
                 file.lock().sent_stable = false;
-                tx.progress.event(&Event::Resent { path: file.name.clone(), offset, len });
+                tx.progress.event(&Event::Resent {
+                    path: file.name.clone(),
+                    offset,
+                    len,
+                });
             }
             add(&tx.progress.counters.chunks_resent, 1);
             tx.summary().bytes_resent += bytes;
@@ -243,6 +286,10 @@ fn durable(tx: &Sender<'_>, id: u32, digest: Option<[u8; 32]>) {
     if tx.finish_file(id) {
         add(&c.files_durable, 1);
         add(&c.bytes_durable, size);
-        tx.progress.event(&Event::Durable { path: file.name.clone(), size, digest });
+        tx.progress.event(&Event::Durable {
+            path: file.name.clone(),
+            size,
+            digest,
+        });
     }
 }

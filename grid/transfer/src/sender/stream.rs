@@ -28,7 +28,9 @@ const PADDING: [u8; 16 << 10] = [0; 16 << 10];
 pub(super) fn run(tx: &Sender<'_>, number: u32, conn: &mut Conn) -> io::Result<()> {
     let mut buf = vec![0u8; STREAM_BUFFER];
     while let Some(piece) = tx.next_piece(number, conn)? {
-        let Some(file) = tx.files.get(piece.file.0) else { continue };
+        let Some(file) = tx.files.get(piece.file.0) else {
+            continue;
+        };
         send_piece(tx, conn, &mut buf, &file, &piece)?;
     }
     conn.flush()?;
@@ -51,7 +53,9 @@ fn open(tx: &Sender<'_>, file: &Arc<OutFile>, s: &mut State, generation: u16) ->
     if let Some(fd) = &s.fd {
         return Ok(Opened::Same(Arc::clone(fd)));
     }
-    let Some(source) = tx.sources.get(file.source) else { return Ok(Opened::Skip) };
+    let Some(source) = tx.sources.get(file.source) else {
+        return Ok(Opened::Skip);
+    };
     let fd = sys::open_source(&source.base, &file.path)?;
     // A hint only.
     let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Sequential);
@@ -86,8 +90,15 @@ fn send_piece(
             return Ok(());
         }
     };
-    let at = FileRef { id: file.id, generation: piece.generation };
-    let part = Part { file: at, offset: piece.offset, len: piece.len };
+    let at = FileRef {
+        id: file.id,
+        generation: piece.generation,
+    };
+    let part = Part {
+        file: at,
+        offset: piece.offset,
+        len: piece.len,
+    };
     let whole = piece.offset == 0 && u64::from(piece.len) == announced.size && announced.size <= SMALL_FILE;
     let ready = match is_same(&fd, announced) {
         Ok(true) if whole => small(tx, &fd, buf, part, announced),
@@ -109,7 +120,9 @@ fn send_piece(
     };
     let begun = Instant::now();
     let complete = if whole {
-        let payload = buf.get(..usize::try_from(part.len).unwrap_or(0)).unwrap_or_default();
+        let payload = buf
+            .get(..usize::try_from(part.len).unwrap_or(0))
+            .unwrap_or_default();
         {
             let mut s = file.lock();
             s.sent_stable = true;
@@ -139,7 +152,9 @@ fn small(
     part: Part,
     announced: crate::wire::Identity,
 ) -> io::Result<Option<Header>> {
-    let into = buf.get_mut(..usize::try_from(part.len).unwrap_or(usize::MAX)).unwrap_or_default();
+    let into = buf
+        .get_mut(..usize::try_from(part.len).unwrap_or(usize::MAX))
+        .unwrap_or_default();
     if sys::pread_full(fd, into, 0)? < into.len() || !is_same(fd, announced)? {
         return Ok(None);
     }
@@ -147,7 +162,11 @@ fn small(
         DigestMode::None => [0; 32],
         DigestMode::Blake3 => piece_digest(announced.size, 0, into).map_err(io::Error::other)?,
     };
-    Ok(Some(Header { flags: FLAG_STABLE, part, digest }))
+    Ok(Some(Header {
+        flags: FLAG_STABLE,
+        part,
+        digest,
+    }))
 }
 
 /// Digests a piece of a larger file; `None` when it is shorter than it was.
@@ -156,7 +175,11 @@ fn large(tx: &Sender<'_>, fd: &OwnedFd, buf: &mut [u8], part: Part, size: u64) -
         DigestMode::None => Some([0; 32]),
         DigestMode::Blake3 => hash::piece_digest(size, fd, part.offset, part.len, buf)?,
     };
-    Ok(digest.map(|digest| Header { flags: 0, part, digest }))
+    Ok(digest.map(|digest| Header {
+        flags: 0,
+        part,
+        digest,
+    }))
 }
 
 /// Header and payload in as few segments as they need.

@@ -40,14 +40,30 @@ pub(super) struct Ticker {
 
 impl Ticker {
     pub(super) fn new() -> Self {
-        Self { streams: Vec::new(), looked: Instant::now(), acked: VecDeque::new(), spent: [0; 3] }
+        Self {
+            streams: Vec::new(),
+            looked: Instant::now(),
+            acked: VecDeque::new(),
+            spent: [0; 3],
+        }
     }
 
     /// Watches a stream; the caller clears the flag when it ends.
-    pub(super) fn add(&mut self, route: u32, rate: Arc<StreamRate>, socket: Option<&TcpStream>) -> Arc<AtomicBool> {
+    pub(super) fn add(
+        &mut self,
+        route: u32,
+        rate: Arc<StreamRate>,
+        socket: Option<&TcpStream>,
+    ) -> Arc<AtomicBool> {
         let alive = Arc::new(AtomicBool::new(true));
         let socket = socket.and_then(|s| s.try_clone().ok());
-        self.streams.push(Watched { route, rate, socket, alive: Arc::clone(&alive), last: None });
+        self.streams.push(Watched {
+            route,
+            rate,
+            socket,
+            alive: Arc::clone(&alive),
+            last: None,
+        });
         alive
     }
 
@@ -74,7 +90,11 @@ impl Ticker {
                 // Again, because the segment size may have changed; what fails now is tried at the next look.
                 let _ = s.rate.apply();
             }
-            let info = s.socket.as_ref().filter(|_| alive).and_then(|sock| tcp_info(sock).ok());
+            let info = s
+                .socket
+                .as_ref()
+                .filter(|_| alive)
+                .and_then(|sock| tcp_info(sock).ok());
             if let Some(info) = info {
                 let before = s.last.unwrap_or_default();
                 busy_us += info.busy_us.saturating_sub(before.busy_us);
@@ -83,12 +103,21 @@ impl Ticker {
                 s.last = Some(info);
             }
             let rate_bps = rate.map_or(0, |r| r.bps());
-            shown.push(StreamSnapshot { route: s.route, alive, rate_bps, tcp: s.last });
+            shown.push(StreamSnapshot {
+                route: s.route,
+                alive,
+                rate_bps,
+                tcp: s.last,
+            });
         }
         let c = &tx.progress.counters;
         let now = [&c.read_ns, &c.write_ns, &c.idle_ns].map(|n| n.load(Ordering::Relaxed));
-        let [read, write, idle] =
-            std::array::from_fn(|i| now.get(i).copied().unwrap_or(0).saturating_sub(self.spent.get(i).copied().unwrap_or(0)));
+        let [read, write, idle] = std::array::from_fn(|i| {
+            now.get(i)
+                .copied()
+                .unwrap_or(0)
+                .saturating_sub(self.spent.get(i).copied().unwrap_or(0))
+        });
         self.spent = now;
         let receiver_busy = c.receiver_busy_permille.load(Ordering::Relaxed) >= RECEIVER_BUSY;
         let limited_by = match () {
@@ -114,7 +143,9 @@ impl Ticker {
 
     /// Acknowledged bytes per second over the window.
     fn rate(&self) -> u64 {
-        let (Some(first), Some(last)) = (self.acked.front(), self.acked.back()) else { return 0 };
+        let (Some(first), Some(last)) = (self.acked.front(), self.acked.back()) else {
+            return 0;
+        };
         let us = last.0.duration_since(first.0).as_micros();
         let bytes = u128::from(last.1.saturating_sub(first.1));
         u64::try_from((bytes * 1_000_000).checked_div(us).unwrap_or(0)).unwrap_or(u64::MAX)

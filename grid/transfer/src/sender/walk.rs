@@ -43,8 +43,14 @@ enum Stop {
 
 /// Announces every source.
 pub(super) fn run(tx: &Sender<'_>) {
-    let mut walk =
-        Walk { tx, next_id: 0, batch: Vec::new(), batch_bytes: 0, batch_goal: 8, links: HashMap::new() };
+    let mut walk = Walk {
+        tx,
+        next_id: 0,
+        batch: Vec::new(),
+        batch_bytes: 0,
+        batch_goal: 8,
+        links: HashMap::new(),
+    };
     for source in 0..tx.sources.len() {
         match walk.source(source) {
             Ok(()) => {}
@@ -56,14 +62,19 @@ pub(super) fn run(tx: &Sender<'_>) {
         }
     }
     walk.flush();
-    tx.outbox.post(Fwd::End { entries: walk.next_id });
+    // Before the message: the answer to it asks for this.
     tx.progress.counters.walk_done.store(true, Ordering::SeqCst);
+    tx.outbox.post(Fwd::End {
+        entries: walk.next_id,
+    });
     tx.close_when_answered();
 }
 
 impl Walk<'_, '_> {
     fn source(&mut self, number: usize) -> Result<(), Stop> {
-        let Some(source) = self.tx.sources.get(number) else { return Ok(()) };
+        let Some(source) = self.tx.sources.get(number) else {
+            return Ok(());
+        };
         let mut end = source.path.len();
         while end > 0 && matches!(source.path.get(end - 1), Some(b'/')) {
             end -= 1;
@@ -78,7 +89,10 @@ impl Walk<'_, '_> {
             _ => {
                 let (parent, last) = split_last(path);
                 open_dir(&source.base, parent).and_then(|dir| match last {
-                    b".." => Err(io::Error::new(io::ErrorKind::InvalidInput, "a source cannot end in ..")),
+                    b".." => Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        "a source cannot end in ..",
+                    )),
                     b"." => Ok(rustix::fs::fstat(&dir)?),
                     _ => sys::lstat(&dir, last),
                 })
@@ -96,18 +110,27 @@ impl Walk<'_, '_> {
         if !name.is_empty() {
             self.entry(number, path.clone(), name.clone(), &stat)?;
         } else if !is_dir {
-            let e = io::Error::new(io::ErrorKind::NotADirectory, "only a folder can be sent without its name");
+            let e = io::Error::new(
+                io::ErrorKind::NotADirectory,
+                "only a folder can be sent without its name",
+            );
             self.local_failure(path, "read", &e);
             return Ok(());
         }
-        if is_dir { self.tree(number, path, name) } else { Ok(()) }
+        if is_dir {
+            self.tree(number, path, name)
+        } else {
+            Ok(())
+        }
     }
 
     /// All below a folder.
     fn tree(&mut self, number: usize, path: Vec<u8>, name: Vec<u8>) -> Result<(), Stop> {
         let mut folders = vec![(path, name, 0usize)];
         while let Some((path, name, depth)) = folders.pop() {
-            let Some(source) = self.tx.sources.get(number) else { return Ok(()) };
+            let Some(source) = self.tx.sources.get(number) else {
+                return Ok(());
+            };
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
             let listed = open_beneath(&source.base, &path, flags, Mode::empty())
                 .and_then(|dir| list(&dir).map(|names| (dir, names)));
@@ -160,7 +183,8 @@ impl Walk<'_, '_> {
             FileType::Directory => Ok(Kind::Dir),
             FileType::Symlink => self.link_target(source, &path).map(|t| Kind::Symlink(Bytes(t))),
             _ => {
-                let text = "not a regular file, folder or link: devices, sockets and pipes are not sent".to_string();
+                let text =
+                    "not a regular file, folder or link: devices, sockets and pipes are not sent".to_string();
                 self.tx.failed(name, FileErrorKind::Unsupported, 0, text);
                 return Ok(());
             }
@@ -183,7 +207,13 @@ impl Walk<'_, '_> {
             add(&c.files_scheduled, 1);
             add(&c.bytes_scheduled, identity.size);
             self.tx.unanswered.fetch_add(1, Ordering::SeqCst);
-            self.tx.files.insert(Arc::new(OutFile::new(id, source, path, name.clone(), meta.clone())));
+            self.tx.files.insert(Arc::new(OutFile::new(
+                id,
+                source,
+                path,
+                name.clone(),
+                meta.clone(),
+            )));
         }
         let bytes = match &kind {
             Kind::File(meta) => meta.extents.as_ref().map_or(0, |e| e.len() * 20),
@@ -191,7 +221,13 @@ impl Walk<'_, '_> {
             Kind::Dir => 0,
         };
         self.batch_bytes += name.len() + bytes + 128;
-        self.batch.push(Entry { id, path: Bytes(name), mode: stat.st_mode & 0o7777, mtime: identity.mtime, kind });
+        self.batch.push(Entry {
+            id,
+            path: Bytes(name),
+            mode: stat.st_mode & 0o7777,
+            mtime: identity.mtime,
+            kind,
+        });
         if self.batch.len() >= self.batch_goal || self.batch_bytes >= BATCH_BYTES {
             self.flush();
         }
@@ -219,9 +255,15 @@ impl Walk<'_, '_> {
         let sparse = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < identity.size
             && identity.size >= 2 * GRAIN;
         let by_digest = tx.options.sync == SyncMode::Digest;
-        let mut meta = FileMeta { identity, extents: None, digest: None };
+        let mut meta = FileMeta {
+            identity,
+            extents: None,
+            digest: None,
+        };
         if sparse || by_digest {
-            let Some(source) = tx.sources.get(source) else { return Ok(meta) };
+            let Some(source) = tx.sources.get(source) else {
+                return Ok(meta);
+            };
             let fd = open_source(&source.base, path)?;
             if sparse {
                 meta.extents = sys::extents(&fd, identity.size, GRAIN, MAX_EXTENTS)?;
@@ -234,7 +276,9 @@ impl Walk<'_, '_> {
     }
 
     fn link_target(&self, source: usize, path: &[u8]) -> io::Result<Vec<u8>> {
-        let Some(source) = self.tx.sources.get(source) else { return Err(io::ErrorKind::NotFound.into()) };
+        let Some(source) = self.tx.sources.get(source) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         let (parent, last) = split_last(path);
         let dir = open_dir(&source.base, parent)?;
         Ok(rustix::fs::readlinkat(&dir, &sys::c_path(last)?, Vec::new())?.into_bytes())
@@ -249,7 +293,11 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        if self.tx.end.is_over() { Err(Stop::Over) } else { Ok(()) }
+        if self.tx.end.is_over() {
+            Err(Stop::Over)
+        } else {
+            Ok(())
+        }
     }
 
     fn flush(&mut self) {
@@ -262,7 +310,8 @@ impl Walk<'_, '_> {
 
     /// A name that cannot be announced.
     fn local_failure(&self, name: Vec<u8>, what: &str, e: &io::Error) {
-        self.tx.failed(name, FileErrorKind::Source, sys::errno(e), format!("{what}: {e}"));
+        self.tx
+            .failed(name, FileErrorKind::Source, sys::errno(e), format!("{what}: {e}"));
     }
 }
 

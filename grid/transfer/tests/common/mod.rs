@@ -56,7 +56,8 @@ impl Write for Wire {
                 self.socket.write_all(&bytes)?;
             }
             Hurt::Cut(n) if n < self.at + buf.len() as u64 => {
-                self.socket.write_all(&bytes[..(n.saturating_sub(self.at)) as usize])?;
+                self.socket
+                    .write_all(&bytes[..(n.saturating_sub(self.at)) as usize])?;
                 self.socket.shutdown(Shutdown::Both)?;
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
@@ -105,16 +106,27 @@ pub fn ends(hurts: &[Hurt]) -> (SessionConns, SessionConns) {
 pub fn source(path: &Path) -> Source {
     let base = File::open(path.parent().expect("a folder")).expect("open").into();
     let name = path.file_name().expect("a name").as_bytes().to_vec();
-    Source { base, path: name.clone(), name }
+    Source {
+        base,
+        path: name.clone(),
+        name,
+    }
 }
 
 pub fn send_job(path: &Path, dst: &Path, options: Options) -> SendJob {
-    SendJob { sources: vec![source(path)], options, key: session_key(dst.as_os_str().as_bytes(), b"test") }
+    SendJob {
+        sources: vec![source(path)],
+        options,
+        key: session_key(dst.as_os_str().as_bytes(), b"test"),
+    }
 }
 
 pub fn receive_job(dst: &Path) -> ReceiveJob {
     let root = File::open(dst.parent().expect("a folder")).expect("open").into();
-    ReceiveJob { root, dest: dst.file_name().expect("a name").as_bytes().to_vec() }
+    ReceiveJob {
+        root,
+        dest: dst.file_name().expect("a name").as_bytes().to_vec(),
+    }
 }
 
 pub type Outcome = Result<Summary, TransferError>;
@@ -142,7 +154,9 @@ pub fn copy_with_events(src: &Path, dst: &Path, hurts: &[Hurt]) -> ((Outcome, Ou
     let events = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&events);
     let job = send_job(src, dst, Options::default());
-    let out = run(ends(hurts), job, receive_job(dst), move |e| sink.lock().expect("lock").push(e.clone()));
+    let out = run(ends(hurts), job, receive_job(dst), move |e| {
+        sink.lock().expect("lock").push(e.clone())
+    });
     let events = events.lock().expect("lock").clone();
     (out, events)
 }
@@ -153,20 +167,37 @@ pub fn walk(root: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut inodes = BTreeMap::new();
     let mut todo = vec![root.to_path_buf()];
     while let Some(path) = todo.pop() {
-        let name = path.strip_prefix(root).expect("below").as_os_str().as_bytes().to_vec();
+        let name = path
+            .strip_prefix(root)
+            .expect("below")
+            .as_os_str()
+            .as_bytes()
+            .to_vec();
         let meta = fs::symlink_metadata(&path).expect("stat");
         let kind = meta.file_type();
         let (mode, mtime) = (meta.mode() & 0o7777, (meta.mtime(), meta.mtime_nsec()));
         let line = if kind.is_symlink() {
             format!("link {mtime:?} {:?}", fs::read_link(&path).expect("target"))
         } else if kind.is_dir() {
-            todo.extend(fs::read_dir(&path).expect("list").map(|e| e.expect("entry").path()));
+            todo.extend(
+                fs::read_dir(&path)
+                    .expect("list")
+                    .map(|e| e.expect("entry").path()),
+            );
             format!("dir {mode:o} {mtime:?}")
         } else {
             let hash = blake3::hash(&fs::read(&path).expect("read")).to_hex();
-            let group = if meta.nlink() > 1 { inodes.entry(meta.ino()).or_insert(0) } else { &mut 0 };
+            let group = if meta.nlink() > 1 {
+                inodes.entry(meta.ino()).or_insert(0)
+            } else {
+                &mut 0
+            };
             *group += 1;
-            format!("file {mode:o} {mtime:?} {} {hash} links {}", meta.len(), meta.nlink())
+            format!(
+                "file {mode:o} {mtime:?} {} {hash} links {}",
+                meta.len(),
+                meta.nlink()
+            )
         };
         out.insert(name, line);
     }
