@@ -189,8 +189,9 @@ fn send_tcp(flow: &Flow, to: SocketAddr, times: Times) -> io::Result<Sent> {
         ..ConnectOptions::default()
     };
     let mut stream = kuroshio_sock::connect(to, &options)?;
-    // Full segments only, as iperf sends.
-    kuroshio_sock::set_nodelay(&stream, false)?;
+    // Full segments only, as a sender without segmentation offload sends: with it, the rest of a
+    // window that is no whole number of segments would leave as one short segment per round trip.
+    kuroshio_sock::set_cork(&stream, true)?;
     stream.set_write_timeout(Some(BLOCK))?;
     let mut sent = Sent {
         congestion: kuroshio_sock::congestion(&stream)?,

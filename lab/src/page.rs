@@ -60,9 +60,10 @@ pub fn summary(r: &RunResult) -> Report {
     for (phase, m) in &r.measured {
         report.tables.push(phase_table(phase, m));
     }
-    report.tables.push(instrument_table(r));
-    report.tables.push(calibration_table(r));
-    report.tables.push(settings_table(r));
+    for mut t in [instrument_table(r), calibration_table(r), settings_table(r)] {
+        t.after_plots = true;
+        report.tables.push(t);
+    }
     report.notes.clone_from(&r.notes);
     report
 }

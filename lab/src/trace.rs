@@ -62,8 +62,6 @@ pub struct Trace {
     /// Most bytes of all streams that left the shapers within any window of the width asked for, by
     /// scheduled stamps: (width in ns, bytes). Empty when the run has no shapers.
     pub scheduled_peaks: Vec<(u64, u64)>,
-    /// Largest lateness of the emulator.
-    pub lateness_max_ns: u64,
 }
 
 impl Trace {

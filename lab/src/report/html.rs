@@ -59,7 +59,7 @@ pub(super) fn page(r: &Report) -> io::Result<String> {
     if !r.verdicts.is_empty() {
         verdicts(&mut h, &r.verdicts);
     }
-    for t in &r.tables {
+    for t in r.tables.iter().filter(|t| !t.after_plots) {
         table(&mut h, t);
     }
     for p in &r.plots {
@@ -69,6 +69,9 @@ pub(super) fn page(r: &Report) -> io::Result<String> {
             let _ = writeln!(h, "<figcaption>{}</figcaption>", escape(&p.caption));
         }
         h.push_str("</figure>\n");
+    }
+    for t in r.tables.iter().filter(|t| t.after_plots) {
+        table(&mut h, t);
     }
     if !r.notes.is_empty() {
         h.push_str("<h2>Notes</h2>\n<ul>\n");

@@ -73,6 +73,8 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     /// Remark under the table; empty for none.
     pub remark: String,
+    /// Whether the table stands after the plots instead of before them.
+    pub after_plots: bool,
 }
 
 impl Table {
@@ -88,6 +90,7 @@ impl Table {
             columns,
             rows: Vec::new(),
             remark: String::new(),
+            after_plots: false,
         }
     }
 

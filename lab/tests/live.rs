@@ -1,0 +1,121 @@
+//! A live run from end to end, and one in which the emulator is held on purpose.
+//!
+//! The program runs itself again inside the testbed's namespaces, so it brings its own small harness.
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kuroshio_lab::experiment::parse;
+use kuroshio_lab::live::{Options, Run, run};
+use kuroshio_lab::page;
+use kuroshio_lab::result::{RunResult, write_trace};
+use kuroshio_testbed::isolate;
+
+const TESTS: [(&str, fn()); 2] = [
+    ("a_run_leaves_its_figures", a_run_leaves_its_figures),
+    ("a_stall_of_5_ms_is_seen", a_stall_of_5_ms_is_seen),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if args.iter().any(|a| a == "--list") {
+        for (name, _) in TESTS {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    if !isolate::is_inside() {
+        return match isolate::run(&args) {
+            Ok(status) if status.success() => ExitCode::SUCCESS,
+            Ok(status) => {
+                eprintln!("inside: {status}");
+                ExitCode::FAILURE
+            }
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let filters: Vec<&str> = args
+        .iter()
+        .filter_map(|a| a.to_str())
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    let mut failed = false;
+    for (name, test) in TESTS {
+        if !filters.is_empty() && !filters.iter().any(|f| name.contains(f)) {
+            continue;
+        }
+        let ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        failed |= !ok;
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn tiny(options: Options) -> Run {
+    let e = parse("tiny", include_str!("tiny.toml")).expect("experiment");
+    run(&e, options, &mut |line| eprintln!("{line}")).expect("run")
+}
+
+fn holds(r: &RunResult, name: &str) -> bool {
+    let c = r.checks.iter().find(|c| c.name == name).expect(name);
+    eprintln!("{}: {} [{}]: {}", c.name, c.value, c.bound, c.ok);
+    c.ok
+}
+
+fn a_run_leaves_its_figures() {
+    let run = tiny(Options::default());
+    let r = &run.result;
+    // What does not depend on the machine's leisure.
+    assert!(holds(r, "lossless"));
+    assert!(holds(r, "before the queue, by scheduled stamps"));
+    let mean = r.measured["gap"]["mean_sum_goodput_mbps"].as_f64().expect("mean");
+    // 8972 bytes of every 9018 + 8 + 36000; a stall at an end of the time shifts a few frames.
+    let exact = 8972.0 / 45026.0 * 1000.0;
+    assert!((mean / exact - 1.0).abs() < 0.05, "{mean} of {exact} Mbps");
+    assert!(r.instrument.lateness[0].frames > 5000);
+    assert_eq!(
+        r.instrument.calibration.gaps,
+        r.instrument.calibration.gaps_expected
+    );
+    // Half of the gaps are right to 100 us even beside a full load of compilers.
+    assert!(
+        r.instrument.calibration.error.p50_ns < 100_000,
+        "{:?}",
+        r.instrument.calibration
+    );
+    let dir = tempfile::tempdir().expect("folder");
+    let e = parse("tiny", include_str!("tiny.toml")).expect("experiment");
+    r.write(dir.path()).expect("run.json");
+    write_trace(dir.path(), &e, &run.traces, 2_000_000).expect("trace");
+    let page = page::run_report(&e, r, &run.traces, &run.sent)
+        .write(dir.path())
+        .expect("report");
+    let read = RunResult::read(&dir.path().join("run.json")).expect("read back");
+    assert_eq!((&read.checks, read.exit_code()), (&r.checks, r.exit_code()));
+    let html = std::fs::read_to_string(page).expect("page");
+    assert!(html.contains("16 ms") && html.contains("<svg"));
+    let trace = std::fs::read_to_string(dir.path().join("trace.csv")).expect("trace");
+    assert_eq!(trace.lines().count(), 2 + 1000);
+}
+
+fn a_stall_of_5_ms_is_seen() {
+    let r = tiny(Options {
+        stall: Some(Duration::from_millis(5)),
+    })
+    .result;
+    assert!(!holds(&r, "every 16 ms window within 2.5 % of the mean"));
+    assert!(!holds(&r, "emulator on time"));
+    // By scheduled times nothing happened: only the instrument was late, and nothing was lost.
+    assert!(holds(&r, "before the queue, by scheduled stamps"));
+    assert!(holds(&r, "lossless"));
+    assert_ne!(r.exit_code(), 0);
+}
