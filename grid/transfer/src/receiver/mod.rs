@@ -42,8 +42,9 @@ use std::time::{Duration, Instant};
 /// that one may need to notice that its network is cut.
 const LOCK_WAIT: Duration = Duration::from_millis(kuroshio_sock::USER_TIMEOUT_MS as u64 + 5_000);
 
-/// How long streams may read on when the sender's control connection has ended.
-const DRAIN: Duration = Duration::from_secs(2);
+/// How long streams may read on when the sender's control connection has ended. A sender that is gone ends
+/// them at once; this is for a network that is cut in a part of its connections only.
+const DRAIN: Duration = Duration::from_secs(GOODBYE_S);
 
 /// Files that are wanted and not yet durable.
 #[derive(Default)]
