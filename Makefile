@@ -32,6 +32,7 @@ test: deps
 
 bench: build
 	bench/run
+	bench/table.py
 
 soak: build
 	@scripts/deps test
