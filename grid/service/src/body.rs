@@ -23,7 +23,7 @@ pub struct ChannelBody {
 
 impl ChannelBody {
     /// A body and where its pieces go in; `exact` is its length when known. At most `depth` pieces wait.
-    pub fn new(depth: usize, exact: Option<u64>) -> (mpsc::Sender<io::Result<Bytes>>, AnswerBody) {
+    pub fn pair(depth: usize, exact: Option<u64>) -> (mpsc::Sender<io::Result<Bytes>>, AnswerBody) {
         let (tx, rx) = mpsc::channel(depth);
         (tx, Self { rx, exact }.boxed_unsync())
     }

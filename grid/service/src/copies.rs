@@ -101,7 +101,7 @@ pub fn start(
     caller: &Caller,
 ) -> Result<Answer, Refusal> {
     let (endpoint, job) = prepare(inner, wanted, caller)?;
-    let (tx, stream) = ChannelBody::new(LINES, None);
+    let (tx, stream) = ChannelBody::pair(LINES, None);
     let events = tx.clone();
     let progress = Arc::new(Progress::with_events(move |event: &Event| {
         // A slow client loses events of single files, never the result.

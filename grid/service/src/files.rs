@@ -101,7 +101,7 @@ fn send(found: Found, headers: &HeaderMap, head_only: bool) -> Answer {
             return answer;
         }
     };
-    let (tx, stream) = ChannelBody::new(PIECES, Some(len));
+    let (tx, stream) = ChannelBody::pair(PIECES, Some(len));
     let mut answer = Response::new(stream);
     *answer.status_mut() = status;
     set(&mut answer, header::CONTENT_LENGTH, &len.to_string());

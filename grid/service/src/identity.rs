@@ -73,7 +73,7 @@ impl Identity {
         })
     }
 
-    /// An identity that lives only in memory's temporary folder `dir`; the same as [`Self::open`].
+    /// The fingerprint of the key.
     pub fn pin(&self) -> Pin {
         self.pin
     }

@@ -238,6 +238,11 @@ impl HttpConn {
         self.peer
     }
 
+    /// The TCP socket.
+    pub fn socket(&self) -> &TcpStream {
+        self.wire.get_ref().socket()
+    }
+
     fn broken(&self, what: &'static str, e: io::Error) -> ServiceError {
         let text = match e.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(

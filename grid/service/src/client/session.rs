@@ -1,5 +1,6 @@
 //! Push, pull, and the copy between two services.
 
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
@@ -78,14 +79,12 @@ pub fn check_congestion(name: Option<&str>) -> Result<(), ServiceError> {
 }
 
 /// Refuses a rate below one full frame per second of this very connection.
-fn check_frame_rate(conn: &Conn, limit: Option<BitRate>, ipv6: bool) -> Result<(), ServiceError> {
-    let (Some(limit), Some(socket)) = (limit, conn.tcp()) else {
-        return Ok(());
-    };
+fn check_frame_rate(socket: &TcpStream, to: IpAddr, limit: Option<BitRate>) -> Result<(), ServiceError> {
+    let Some(limit) = limit else { return Ok(()) };
     let Ok(info) = kuroshio_sock::tcp_info(socket) else {
         return Ok(());
     };
-    let Some(framing) = info.framing(ipv6) else {
+    let Some(framing) = info.framing(to.to_canonical().is_ipv6()) else {
         return Ok(());
     };
     let frame = framing.frame_bytes(u64::from(info.snd_mss));
@@ -97,6 +96,11 @@ fn check_frame_rate(conn: &Conn, limit: Option<BitRate>, ipv6: bool) -> Result<(
         "a stream's rate of {limit} is less than one of its frames ({frame} bytes) per second: at least \
          {least_bps}bps for each stream is valid; use fewer streams or a higher rate"
     )))
+}
+
+/// The limit of each stream of a route.
+fn stream_limit(route: &Route) -> Option<BitRate> {
+    route.rate.and_then(|r| r.checked_div(u64::from(route.streams)))
 }
 
 fn route_requests(routes: &[Route]) -> Vec<RouteRequest> {
@@ -118,8 +122,13 @@ struct Opened {
     rev: Conn,
 }
 
-fn open(endpoint: &Endpoint, via: Option<&str>, request: &SessionRequest) -> Result<Opened, ServiceError> {
+fn open(endpoint: &Endpoint, routes: &[Route], request: &SessionRequest) -> Result<Opened, ServiceError> {
+    let via = routes.first().and_then(|r| r.via.as_deref());
     let mut first = endpoint.dial(via, None)?;
+    // Before anything begins; each stream is checked again on its own connection.
+    for route in routes {
+        check_frame_rate(first.socket(), first.peer().ip(), stream_limit(route))?;
+    }
     let granted: SessionGranted = first.ask("POST", "/.kuroshio/sessions", Some(request))?;
     let session = granted.session;
     if session.is_empty() || !session.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -166,9 +175,9 @@ impl Dialling<'_> {
     ) -> Result<(), ServiceError> {
         let http: HttpConn = self.endpoint.dial(route.via.as_deref(), self.congestion)?;
         let to = http.peer().ip();
+        check_frame_rate(http.socket(), to, stream_limit(route))?;
         let conn = http.upgrade(&slot_path(self.session, &format!("data/{n}")))?;
-        let limit = route.rate.and_then(|r| r.checked_div(u64::from(route.streams)));
-        check_frame_rate(&conn, limit, to.is_ipv6() && !to.to_canonical().is_ipv4())?;
+        let limit = stream_limit(route);
         let mut data = DataConn {
             route: index,
             ..DataConn::unpaced(conn)
@@ -246,8 +255,7 @@ pub fn push(
         options: job.options.clone(),
         key: job.key,
     };
-    let via = job.routes.first().and_then(|r| r.via.clone());
-    let opened = open(endpoint, via.as_deref(), &request)?;
+    let opened = open(endpoint, &job.routes, &request)?;
     let dialling = Dialling {
         endpoint,
         session: &opened.session,
@@ -277,8 +285,7 @@ pub fn pull(endpoint: &Endpoint, job: PullJob, progress: &Progress) -> Result<Su
         options: job.options,
         key: job.key,
     };
-    let via = job.routes.first().and_then(|r| r.via.clone());
-    let opened = open(endpoint, via.as_deref(), &request)?;
+    let opened = open(endpoint, &job.routes, &request)?;
     let dialling = Dialling {
         endpoint,
         session: &opened.session,
