@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 fn pair(at: &str) -> (TcpStream, TcpStream) {
     let listener = listen(at.parse().expect("address")).expect("listen");
-    let options = ConnectOptions { congestion: Some("cubic".into()), ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        congestion: Some("cubic".into()),
+        ..ConnectOptions::default()
+    };
     let near = connect(listener.local_addr().expect("address"), &options).expect("connect");
     (near, listener.accept().expect("accept").0)
 }
@@ -21,17 +24,38 @@ fn options_are_set_before_the_handshake_and_names_are_checked() {
     assert_eq!(congestion(&near).expect("name"), "cubic");
     set_congestion(&near, "reno").expect("reno");
     assert_eq!(congestion(&near).expect("name"), "reno");
-    assert_eq!(set_congestion(&near, "no such thing").expect_err("unknown").kind(), ErrorKind::NotFound);
-    assert_eq!(set_congestion(&near, "").expect_err("empty").kind(), ErrorKind::InvalidInput);
-    assert_eq!(set_congestion(&near, "a name too long").expect_err("unknown").kind(), ErrorKind::NotFound);
-    assert_eq!(set_congestion(&near, "one that is too long").expect_err("long").kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        set_congestion(&near, "no such thing")
+            .expect_err("unknown")
+            .kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        set_congestion(&near, "").expect_err("empty").kind(),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        set_congestion(&near, "a name too long")
+            .expect_err("unknown")
+            .kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        set_congestion(&near, "one that is too long")
+            .expect_err("long")
+            .kind(),
+        ErrorKind::InvalidInput
+    );
     set_notsent_lowat(&near, 1 << 16).expect("low-water mark");
     assert!(near.nodelay().expect("TCP_NODELAY"));
 }
 
 #[test]
 fn a_refused_connection_says_where() {
-    let at = listen("127.0.0.1:0".parse().expect("address")).expect("listen").local_addr().expect("address");
+    let at = listen("127.0.0.1:0".parse().expect("address"))
+        .expect("listen")
+        .local_addr()
+        .expect("address");
     let e = connect(at, &ConnectOptions::default()).expect_err("nobody listens");
     assert_eq!(e.to, at);
     assert!(e.to_string().contains(&at.to_string()), "{e}");
@@ -41,7 +65,10 @@ fn a_refused_connection_says_where() {
 fn a_local_address_is_the_one_that_is_left_from() {
     let listener = listen("127.0.0.1:0".parse().expect("address")).expect("listen");
     let local = "127.0.0.77".parse().expect("address");
-    let options = ConnectOptions { local: Some(local), ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        local: Some(local),
+        ..ConnectOptions::default()
+    };
     let near = connect(listener.local_addr().expect("address"), &options).expect("connect");
     assert_eq!(near.local_addr().expect("address").ip(), local);
 }
@@ -58,7 +85,10 @@ fn the_pace_is_told_to_the_kernel_in_payload_bytes() {
         assert_eq!(framing.frame.get(), info.snd_mss + 12 + 20 + ip + 18);
         assert_eq!(info.max_pacing_rate_bytes_per_s, pacing.payload_bytes_per_s);
         set_pacing(&near, None).expect("no limit");
-        assert_eq!(tcp_info(&near).expect("info").max_pacing_rate_bytes_per_s, u64::MAX);
+        assert_eq!(
+            tcp_info(&near).expect("info").max_pacing_rate_bytes_per_s,
+            u64::MAX
+        );
     }
 }
 
@@ -68,7 +98,10 @@ fn the_pace_is_told_to_the_kernel_in_payload_bytes() {
 fn a_paced_stream_keeps_its_rate() {
     let (mut near, mut far) = pair("127.0.0.1:0");
     let rate = BitRate::from_bps(400_000_000).expect("rate");
-    let framing = set_pacing(&near, Some(rate)).expect("set").framing.expect("framing");
+    let framing = set_pacing(&near, Some(rate))
+        .expect("set")
+        .framing
+        .expect("framing");
     let reading = std::thread::spawn(move || {
         let mut buf = vec![0u8; 1 << 18];
         while far.read(&mut buf).expect("read") > 0 {}

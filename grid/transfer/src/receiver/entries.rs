@@ -291,12 +291,15 @@ fn has(rx: &Receiver<'_>, path: &[u8], meta: &FileMeta, key: &journal::Key) -> b
     if there.size != meta.identity.size {
         return false;
     }
-    let done = rx
-        .loaded
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .done
-        .contains(key);
+    let (done, verified) = {
+        let loaded = rx
+            .loaded
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        (loaded.done.contains(key), loaded.verified.contains(key))
+    };
+    // Verified and renamed, and the last run ended before it could say so.
+    let done = done || verified && sys::lstat(&rx.state, &super::file::part_name(key)).is_err();
     if done && there.mtime == meta.identity.mtime {
         return true;
     }

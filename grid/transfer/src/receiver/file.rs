@@ -82,7 +82,7 @@ impl InFile {
                 set
             }
         };
-        let part = key.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect();
+        let part = part_name(&key);
         let state = Mutex::new(State {
             missing,
             ..State::default()
@@ -164,6 +164,11 @@ impl State {
         *times += 1;
         *times
     }
+}
+
+/// Name of a part file in the state folder.
+pub(super) fn part_name(key: &Key) -> Vec<u8> {
+    key.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect()
 }
 
 /// A part file's descriptor, opened on first use.

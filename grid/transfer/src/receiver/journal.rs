@@ -10,6 +10,7 @@
 //! | 2 piece | `[offset, offset+len)` of part file `key` was written; `digest` is the sender's |
 //! | 3 drop | that piece was wrong |
 //! | 4 done | the file `key` is published and flushed |
+//! | 5 verified | its content is flushed and right; the rename comes next, so without a part file it happened |
 //!
 //! `key` names path and source identity together, so a source that changed is another file. Reading stops
 //! at the first record that is torn or wrong, and the file is cut there. A record of a piece is appended
@@ -32,6 +33,7 @@ const BEGIN: u8 = 1;
 const PIECE: u8 = 2;
 const DROP: u8 = 3;
 const DONE: u8 = 4;
+const VERIFIED: u8 = 5;
 
 /// Names a part file: path and source identity.
 pub(super) type Key = [u8; 16];
@@ -59,6 +61,7 @@ pub(super) fn key(path: &[u8], identity: &Identity) -> Key {
 pub(super) struct Loaded {
     pub parts: HashMap<Key, Pieces>,
     pub done: HashSet<Key>,
+    pub verified: HashSet<Key>,
 }
 
 /// The open journal.
@@ -197,6 +200,17 @@ impl Journal {
         }])
     }
 
+    /// A file is flushed and right, and will be renamed now.
+    pub(super) fn verified(&self, key: Key) -> io::Result<()> {
+        self.append(&[Record {
+            kind: VERIFIED,
+            len: 0,
+            key,
+            offset: 0,
+            digest: [0; 32],
+        }])
+    }
+
     /// Files are published and flushed.
     pub(super) fn done(&self, keys: impl Iterator<Item = Key>) -> io::Result<()> {
         let record = |key| Record {
@@ -244,10 +258,14 @@ fn read_all(file: &mut std::fs::File, mode: DigestMode, loaded: &mut Loaded) -> 
                 if let Some(p) = loaded.parts.get_mut(&r.key) {
                     p.remove(&r.offset);
                 }
+                loaded.verified.remove(&r.key);
             }
             DONE => {
                 loaded.parts.remove(&r.key);
                 loaded.done.insert(r.key);
+            }
+            VERIFIED => {
+                loaded.verified.insert(r.key);
             }
             _ => return Ok(valid),
         }

@@ -278,6 +278,7 @@ fn session<'scope, 'env>(
 ) -> Result<(), TransferError> {
     let writer = scope.spawn(move || {
         if let Err(source) = rx.outbox.run(&mut rev) {
+            rx.let_streams_drain();
             rx.end.fail(TransferError::Connection {
                 what: "control connection to the sender",
                 source,

@@ -251,6 +251,10 @@ fn verify_and_rename(rx: &Receiver<'_>, file: Arc<InFile>, buf: &mut [u8]) -> Op
             }
         }
     }
+    if let Err(e) = rx.journal.verified(file.key) {
+        rx.local_error("write the journal", e);
+        return None;
+    }
     if let Err(e) = rx.place.publish(&rx.state, &file.part, &file.path) {
         rx.fail_file(&file, FileErrorKind::Destination, "rename into place", &e);
         return None;
