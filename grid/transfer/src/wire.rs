@@ -321,7 +321,7 @@ pub struct Header {
 
 impl Header {
     /// The header's bytes.
-    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut out = [0u8; HEADER_LEN];
         let fields: [&[u8]; 8] = [
             &MAGIC,

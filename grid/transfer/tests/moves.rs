@@ -224,7 +224,7 @@ fn a_cut_loses_only_what_was_under_way_and_a_flipped_part_file_is_repaired() {
         sent.bytes_sent
     );
     assert!(
-        sent.bytes_resumed >= (5 << 20) - (2 * 64 << 10),
+        sent.bytes_resumed >= (5 << 20) - (128 << 10),
         "{}",
         sent.bytes_resumed
     );

@@ -138,10 +138,10 @@ fn start_writeback(fd: &Arc<OwnedFd>, header: &Header) {
     if header.part.len < 64 << 10 {
         return;
     }
-    let (Ok(offset), Ok(len)) = (i64::try_from(header.part.offset), i64::try_from(header.part.len)) else {
+    let Ok(offset) = i64::try_from(header.part.offset) else {
         return;
     };
-    crate::zero_copy::start_writeback(fd.as_fd(), offset, len);
+    crate::zero_copy::start_writeback(fd.as_fd(), offset, i64::from(header.part.len));
 }
 
 fn written(rx: &Receiver<'_>, file: &Arc<InFile>, header: &Header) {

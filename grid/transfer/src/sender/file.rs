@@ -114,7 +114,7 @@ impl Table {
     pub(super) fn remove(&self, id: u32) -> Option<Arc<OutFile>> {
         let mut files = self.lock();
         let gone = files.remove(&id);
-        if files.len() + 1 == MAX_IN_FLIGHT || files.len() % 256 == 0 {
+        if files.len() + 1 == MAX_IN_FLIGHT || files.len().is_multiple_of(256) {
             self.room.notify_all();
         }
         gone
