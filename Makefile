@@ -29,6 +29,7 @@ demo: build
 test: deps
 	@scripts/deps test
 	$(CARGO) test --workspace --locked
+	bench/test_bench.py
 
 bench: build
 	bench/run

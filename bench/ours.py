@@ -48,7 +48,7 @@ class Ours:
     def trust(self, log_text):
         """(argv, standard input) that keep the ticket the secure server printed."""
         for word in log_text.split():
-            if word.startswith("kuroshio://") or word.startswith("kuroshio:"):
+            if word.startswith("kuroshio1,"):
                 return [self.binary, "trust", "add", "bench"], word + "\n"
         raise BenchError("the server printed no ticket")
 
@@ -57,7 +57,8 @@ class Ours:
         return f"bench:/{inside}" if secure else f"http://127.0.0.1:{PORT}/{inside}"
 
     def cp(self, source, target, digest, rate=None, secure=False):
-        argv = [self.binary, "cp"]
+        # -T: the destination is the copy's own name, a folder or not.
+        argv = [self.binary, "cp", "-q", "-T"]
         if not secure:
             argv.append("--insecure")
         argv += ["--digest", digest]

@@ -86,7 +86,7 @@ impl Places {
     ) -> Result<Site, Failure> {
         let mut command = self.command(net, host)?;
         command.arg("serve").arg("--root").arg(root).arg("--state").arg(self.state.join(host));
-        command.args(["--listen", &format!("0.0.0.0:{PORT}")]);
+        command.args(["--listen", &format!("0.0.0.0:{PORT}"), "--advertise", &format!("{address}:{PORT}")]);
         if let Some(plan) = plan {
             command.arg("--plan").arg(plan);
         }
@@ -103,7 +103,7 @@ impl Places {
             let log = std::fs::read_to_string(self.state.join(format!("{host}.log"))).unwrap_or_default();
             Failure::failed(format!("kuroshio serve in {host} gave no ticket: {}", log.trim()))
         })?;
-        self.run(net, host, &["trust", "add", host], &reachable(&ticket, address))?;
+        self.run(net, host, &["trust", "add", host], &(ticket + "\n"))?;
         Ok(Site { _process: process })
     }
 }
@@ -118,14 +118,4 @@ fn first_line(out: ChildStdout) -> Option<String> {
         lines.for_each(drop);
     });
     receive.recv_timeout(START_DEADLINE).ok()??.ok()
-}
-
-/// A ticket with the address at which a service that listens on every address is reached here.
-fn reachable(ticket: &str, address: &str) -> String {
-    let mut parts: Vec<&str> = ticket.split(',').collect();
-    let full = format!("{address}:{PORT}");
-    if let Some(part) = parts.get_mut(1) {
-        *part = &full;
-    }
-    parts.join(",") + "\n"
 }

@@ -10,6 +10,8 @@ use super::share::{Share, Stamp, rate_between, share};
 /// Narrow and wide windows of the papers' figures, in nanoseconds.
 const NARROW_NS: u64 = 2_000_000;
 const WIDE_NS: u64 = 200_000_000;
+/// Height of a plot in capacities of all routes: above the ports' wires together.
+const PLOT_HEIGHT: f64 = 1.5;
 /// The least share of the capacity that a paced run must reach.
 const LEAST_SHARE: f64 = 0.97;
 
@@ -334,7 +336,9 @@ pub fn plot(outcome: &Outcome) -> Plot {
         Kind::CapacityLoss => "Paced; Los Angeles loses a third of its capacity half-way",
     };
     let mut plot = Plot::bandwidth(outcome.kind.name(), title, NARROW_NS, WIDE_NS, &streams);
-    plot.caption = "Frame level, by the stamps of the receiver's kernel.".into();
+    plot.caption = "Frame level, by the stamps of the receiver's kernel. Higher peaks are cut off.".into();
+    let capacity_bps: u64 = outcome.capacity.iter().map(|route| route.mean_bps(0, 1)).sum();
+    plot.y_range = Some((0.0, capacity_bps as f64 / 1e6 * PLOT_HEIGHT));
     plot
 }
 
