@@ -21,7 +21,12 @@ use crate::error::Failure;
 
 /// Moves large data over long fat networks, steadily.
 #[derive(Parser)]
-#[command(name = "kuroshio", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "kuroshio",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

@@ -74,7 +74,9 @@ struct RunArgs {
 }
 
 fn stall(text: &str) -> Result<Duration, String> {
-    text.parse::<kuroshio_core::units::PicoDuration>().map(|d| d.to_std()).map_err(|e| e.to_string())
+    text.parse::<kuroshio_core::units::PicoDuration>()
+        .map(|d| d.to_std())
+        .map_err(|e| e.to_string())
 }
 
 /// Runs the verb.
@@ -107,7 +109,10 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
             }));
             continue;
         }
-        print(&format!("{name}: {} ({}, {}; scale {})", e.title, e.source.paper, e.source.figure, e.scale));
+        print(&format!(
+            "{name}: {} ({}, {}; scale {})",
+            e.title, e.source.paper, e.source.figure, e.scale
+        ));
         for c in &e.checks {
             print(&format!("    {}: {}", c.name, c.bound));
         }
@@ -122,14 +127,21 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     let e = experiment::load(&args.name).map_err(|e| Failure::usage(e.to_string()))?;
     if args.sim || args.vm {
         let mode = if args.sim { "--sim" } else { "--vm" };
-        return Err(Failure::usage(format!("lab run {}: {mode} is not in this version; use --live", e.name)));
+        return Err(Failure::usage(format!(
+            "lab run {}: {mode} is not in this version; use --live",
+            e.name
+        )));
     }
     if !isolate::is_inside() {
         let list: Vec<_> = std::env::args_os().skip(1).collect();
         let status = isolate::run(&list).map_err(|e| Failure::failed(format!("lab: {e}")))?;
-        return Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)));
+        return Ok(ExitCode::from(
+            status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
+        ));
     }
-    let options = Options { stall: args.stall_emulator };
+    let options = Options {
+        stall: args.stall_emulator,
+    };
     let run = live::run(&e, options, &mut |line| eprintln!("{line}"))
         .map_err(|m| Failure::failed(format!("lab run {}: {m}", e.name)))?;
     let dir = args.out.join(format!("{}-{}", e.name, run.result.started_unix_s));
@@ -151,7 +163,10 @@ fn keep(e: &Experiment, run: &live::Run, dir: &Path) -> std::io::Result<PathBuf>
 }
 
 fn show(r: &RunResult, page: &Path) {
-    print(&format!("{} ({}, scale {}): {}", r.experiment, r.mode, r.scale, r.source));
+    print(&format!(
+        "{} ({}, scale {}): {}",
+        r.experiment, r.mode, r.scale, r.source
+    ));
     for c in &r.checks {
         let word = if c.ok { "holds" } else { "FAILS" };
         print(&format!("  {word}  {}: {} [{}]", c.name, c.value, c.bound));
@@ -192,7 +207,10 @@ fn report(out: &Path) -> Result<ExitCode, Failure> {
         .collect();
     dirs.sort();
     if dirs.is_empty() {
-        return Err(Failure::usage(format!("lab report {}: no run is there; make one with `kuroshio lab run`", out.display())));
+        return Err(Failure::usage(format!(
+            "lab report {}: no run is there; make one with `kuroshio lab run`",
+            out.display()
+        )));
     }
     let runs = dirs
         .iter()

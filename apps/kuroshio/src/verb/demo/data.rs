@@ -55,7 +55,9 @@ fn candidates() -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut folders = roots();
     while let Some(folder) = folders.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        let Ok(entries) = fs::read_dir(&folder) else {
+            continue;
+        };
         for entry in entries.flatten() {
             if found.len() >= CANDIDATES_MAX {
                 return found;
@@ -67,7 +69,11 @@ fn candidates() -> Vec<Candidate> {
             } else if kind.is_file() {
                 let Ok(meta) = entry.metadata() else { continue };
                 let order = blake3::hash(path.as_os_str().as_encoded_bytes()).into();
-                found.push(Candidate { path, bytes: meta.len(), order });
+                found.push(Candidate {
+                    path,
+                    bytes: meta.len(),
+                    order,
+                });
             }
         }
     }
@@ -118,7 +124,12 @@ pub fn stage(staging: &Path) -> io::Result<TreeSize> {
                 size.files += 1;
                 size.bytes += bytes;
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) =>
+            {
                 let _ = fs::remove_file(&target);
             }
             Err(e) => return Err(e),
@@ -200,18 +211,27 @@ mod tests {
     use super::*;
 
     fn candidate(name: &str, bytes: u64) -> Candidate {
-        Candidate { path: PathBuf::from(name), bytes, order: blake3::hash(name.as_bytes()).into() }
+        Candidate {
+            path: PathBuf::from(name),
+            bytes,
+            order: blake3::hash(name.as_bytes()).into(),
+        }
     }
 
     #[test]
     fn the_choice_holds_small_and_large_files_and_reaches_the_size() {
-        let mut all: Vec<Candidate> = (0..5_000).map(|i| candidate(&format!("small{i}"), 1_000)).collect();
+        let mut all: Vec<Candidate> = (0..5_000)
+            .map(|i| candidate(&format!("small{i}"), 1_000))
+            .collect();
         all.extend((0..900).map(|i| candidate(&format!("medium{i}"), 200_000)));
         all.extend((0..100).map(|i| candidate(&format!("large{i}"), 50_000_000 + i)));
         all.push(candidate("giant", LARGEST_BYTES + 1));
         let chosen = choose(all);
         let bytes: u64 = chosen.iter().map(|c| c.bytes).sum();
-        assert!(bytes >= TARGET_BYTES && bytes < TARGET_BYTES + 60_000_000, "{bytes}");
+        assert!(
+            bytes >= TARGET_BYTES && bytes < TARGET_BYTES + 60_000_000,
+            "{bytes}"
+        );
         assert!(chosen.len() >= LEAST.0);
         assert!(chosen.iter().any(|c| c.bytes >= LARGE_FROM_BYTES));
         assert!(chosen.iter().all(|c| c.bytes <= LARGEST_BYTES));

@@ -28,8 +28,10 @@ const EXIT_DISTURBED: u8 = 3;
 
 /// Arguments of `kuroshio demo`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio demo --data /data/run7 --out demo-run7\n\n\
-    Exit codes: 0 all figures hold, 1 one does not, 2 bad input, 3 the machine was disturbed.")]
+#[command(
+    after_help = "Example:\n  kuroshio demo --data /data/run7 --out demo-run7\n\n\
+    Exit codes: 0 all figures hold, 1 one does not, 2 bad input, 3 the machine was disturbed."
+)]
 pub struct Args {
     /// Multiplies capacities, ports and queues of the real network; delays stay real
     #[arg(long, default_value = "1/5", value_name = "RATIO")]
@@ -44,7 +46,12 @@ pub struct Args {
     #[arg(long, default_value = "cubic", value_name = "NAME")]
     congestion: String,
     /// Which runs
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "unpaced,paced,capacity-loss")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "unpaced,paced,capacity-loss"
+    )]
     runs: Vec<Kind>,
     /// Print one JSON object
     #[arg(long)]
@@ -76,14 +83,19 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(data) = &args.data
         && !data.is_dir()
     {
-        return Err(Failure::usage(format!("--data {}: not a folder that can be read", data.display())));
+        return Err(Failure::usage(format!(
+            "--data {}: not a folder that can be read",
+            data.display()
+        )));
     }
     if isolate::is_inside() {
         return inside(&args, net);
     }
     let own: Vec<_> = std::env::args_os().skip(1).collect();
     let status = isolate::run(&own).map_err(|e| failed("demo", e))?;
-    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
+    Ok(ExitCode::from(
+        u8::try_from(status.code().unwrap_or(1)).unwrap_or(1),
+    ))
 }
 
 /// A folder that is removed when this goes.
@@ -92,7 +104,9 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new(path: PathBuf) -> Result<Self, Failure> {
         std::fs::create_dir_all(&path).map_err(|e| failed(&path.display().to_string(), e))?;
-        let path = path.canonicalize().map_err(|e| failed(&path.display().to_string(), e))?;
+        let path = path
+            .canonicalize()
+            .map_err(|e| failed(&path.display().to_string(), e))?;
         Ok(Self(path))
     }
 }
@@ -127,8 +141,14 @@ fn inside(args: &Args, net: Net) -> Result<ExitCode, Failure> {
         args.congestion
     );
     let bars = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let job =
-        Job { net, source: &source, asked, work: &work.0, congestion: &args.congestion, bars };
+    let job = Job {
+        net,
+        source: &source,
+        asked,
+        work: &work.0,
+        congestion: &args.congestion,
+        bars,
+    };
     let (mut runs, mut plots) = (Vec::new(), Vec::new());
     for kind in &args.runs {
         let outcome = job.run(*kind)?;
@@ -151,7 +171,11 @@ fn line(run: &RunSummary) -> String {
         run.dropped_frames,
         run.files_verified,
         run.files,
-        if run.machine_lost_frames > 0 { "; THE EMULATOR DID NOT KEEP UP" } else { "" }
+        if run.machine_lost_frames > 0 {
+            "; THE EMULATOR DID NOT KEEP UP"
+        } else {
+            ""
+        }
     )
 }
 
@@ -184,11 +208,20 @@ fn finish(
             held,
             report: path,
         };
-        println!("{}", serde_json::to_string(&summary).map_err(|e| failed("result", e))?);
+        println!(
+            "{}",
+            serde_json::to_string(&summary).map_err(|e| failed("result", e))?
+        );
     } else {
         println!("\n{}", summary::plain(&table));
         for v in &report.verdicts {
-            println!("{}  {}: {} (must be {})", if v.ok { "holds" } else { "FAILS" }, v.name, v.value, v.bound);
+            println!(
+                "{}  {}: {} (must be {})",
+                if v.ok { "holds" } else { "FAILS" },
+                v.name,
+                v.value,
+                v.bound
+            );
         }
         println!("\nReport: {}", path.display());
     }

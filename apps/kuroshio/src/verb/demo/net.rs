@@ -81,7 +81,11 @@ impl Net {
     /// less than 1 Mbps or more than ten times its real capacity.
     pub fn new(scale: Ratio) -> Option<Self> {
         let net = Self { scale };
-        let least = ROUTES.iter().filter_map(|r| net.scaled(r.capacity_mbps)).map(BitRate::bps).min()?;
+        let least = ROUTES
+            .iter()
+            .filter_map(|r| net.scaled(r.capacity_mbps))
+            .map(BitRate::bps)
+            .min()?;
         let sane = least >= 1_000_000 && u128::from(scale.num()) <= 10 * u128::from(scale.den());
         sane.then_some(net)
     }
@@ -107,7 +111,9 @@ impl Net {
 
     /// The receiver's address behind each port, in the order of [`ROUTES`] and their ports.
     pub fn receiver_addresses(&self) -> Vec<String> {
-        ports().map(|(r, p, _)| format!("{}.2", Self::subnet(r, p))).collect()
+        ports()
+            .map(|(r, p, _)| format!("{}.2", Self::subnet(r, p)))
+            .collect()
     }
 
     /// The topology, in the testbed's own form.
@@ -131,8 +137,9 @@ impl Net {
                 * u128::from(QUEUE_BYTES_PER_MBPS)
                 * u128::from(self.scale.num())
                 / u128::from(self.scale.den());
-            let carries: Vec<String> =
-                (0..route.ports.len()).map(|p| format!("\"{}.0/24\"", Self::subnet(r, p))).collect();
+            let carries: Vec<String> = (0..route.ports.len())
+                .map(|p| format!("\"{}.0/24\"", Self::subnet(r, p)))
+                .collect();
             let _ = writeln!(
                 text,
                 "[[link]]\nname = \"{}\"\nbetween = [\"sandiego-gw\", \"tokyo-gw\"]\ncapacity = \"{}bps\"\n\
@@ -178,7 +185,10 @@ mod tests {
     fn a_fifth_of_the_ocean() {
         let net = Net::new(Ratio::new(1, 5).unwrap()).unwrap();
         assert_eq!(net.capacity_sum_bps(), 780_000_000);
-        assert_eq!(net.receiver_addresses(), ["10.1.1.2", "10.1.2.2", "10.1.3.2", "10.2.1.2", "10.3.1.2"]);
+        assert_eq!(
+            net.receiver_addresses(),
+            ["10.1.1.2", "10.1.2.2", "10.1.3.2", "10.2.1.2", "10.3.1.2"]
+        );
         let topology = kuroshio_testbed::Topology::from_toml(&net.topology());
         assert!(topology.is_ok(), "{:?}\n{}", topology.err(), net.topology());
     }

@@ -184,7 +184,16 @@ impl Job<'_> {
         addresses: &[String],
     ) -> Result<Watched, Failure> {
         let mut command = places.command(ocean, SENDER)?;
-        command.args(["cp", "--json", "--streams", STREAMS_PER_PORT, "--congestion", self.congestion, "--via", &addresses.join(",")]);
+        command.args([
+            "cp",
+            "--json",
+            "--streams",
+            STREAMS_PER_PORT,
+            "--congestion",
+            self.congestion,
+            "--via",
+            &addresses.join(","),
+        ]);
         command.args([format!("{SENDER}:/"), format!("{RECEIVER}:/")]);
         let child = command
             .stdin(Stdio::null())
@@ -195,16 +204,26 @@ impl Job<'_> {
         let mut child = Running(child);
         let heard = Arc::new(Mutex::new(Heard::default()));
         let listener = listen(&mut child.0, Arc::clone(&heard));
-        let last_words = child.0.stdout.take().map(|out| std::thread::spawn(move || last_line(out)));
+        let last_words = child
+            .0
+            .stdout
+            .take()
+            .map(|out| std::thread::spawn(move || last_line(out)));
         let mut watch = Watch::new(self, kind, ocean, places);
         let finished = watch.until_done(&mut child.0, &heard)?;
         if let Some(thread) = listener {
             let _ = thread.join();
         }
-        let report = last_words.and_then(|t| t.join().ok()).and_then(|line| serde_json::from_str(&line).ok());
+        let report = last_words
+            .and_then(|t| t.join().ok())
+            .and_then(|line| serde_json::from_str(&line).ok());
         let heard = std::mem::take(&mut *heard.lock().unwrap_or_else(|e| e.into_inner()));
         if !finished && kind != Kind::Unpaced {
-            return Err(failed(format!("the {} copy failed: {}", kind.name(), heard.errors.join("; "))));
+            return Err(failed(format!(
+                "the {} copy failed: {}",
+                kind.name(),
+                heard.errors.join("; ")
+            )));
         }
         Ok(Watched {
             finished,
@@ -241,7 +260,11 @@ fn listen(child: &mut Child, heard: Arc<Mutex<Heard>>) -> Option<std::thread::Jo
 }
 
 fn last_line(out: impl std::io::Read) -> String {
-    BufReader::new(out).lines().map_while(Result::ok).last().unwrap_or_default()
+    BufReader::new(out)
+        .lines()
+        .map_while(Result::ok)
+        .last()
+        .unwrap_or_default()
 }
 
 /// Looks after a running copy: progress, the time limit, the route that shrinks.
@@ -258,26 +281,47 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(job: &'a Job<'a>, kind: Kind, ocean: &'a Testbed, places: &'a Places) -> Self {
-        let bar = if job.bars { ProgressBar::new(job.asked.bytes) } else { ProgressBar::hidden() };
+        let bar = if job.bars {
+            ProgressBar::new(job.asked.bytes)
+        } else {
+            ProgressBar::hidden()
+        };
         let template = "{prefix:14} {bar:32} {bytes:>10}/{total_bytes} durable  {msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         bar.set_prefix(kind.name());
-        let capacity = ROUTES.iter().map(|r| Timeline::constant(job.net.capacity(r).bps())).collect();
-        Self { job, kind, ocean, places, begun: Instant::now(), bar, capacity, shrink: None }
+        let capacity = ROUTES
+            .iter()
+            .map(|r| Timeline::constant(job.net.capacity(r).bps()))
+            .collect();
+        Self {
+            job,
+            kind,
+            ocean,
+            places,
+            begun: Instant::now(),
+            bar,
+            capacity,
+            shrink: None,
+        }
     }
 
     /// Waits for the copy; `false` when it was ended or failed.
     fn until_done(&mut self, child: &mut Child, heard: &Mutex<Heard>) -> Result<bool, Failure> {
-        let limit = if self.kind == Kind::Unpaced { UNPACED_LIMIT } else { PACED_LIMIT };
+        let limit = if self.kind == Kind::Unpaced {
+            UNPACED_LIMIT
+        } else {
+            PACED_LIMIT
+        };
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
                 self.bar.finish();
                 return Ok(status.success());
             }
             if self.begun.elapsed() >= limit {
-                self.bar.abandon_with_message(format!("ended after {} s", limit.as_secs()));
+                self.bar
+                    .abandon_with_message(format!("ended after {} s", limit.as_secs()));
                 let _ = child.kill();
                 let _ = child.wait();
                 return Ok(false);
@@ -293,8 +337,13 @@ impl<'a> Watch<'a> {
     fn show(&self, progress: &ProgressReport) {
         self.bar.set_position(progress.bytes_durable);
         let mbps = progress.goodput_bps as f64 / 1e6;
-        let eta = progress.eta_seconds.map_or(String::new(), |s| format!("  ETA {s} s"));
-        self.bar.set_message(format!("{mbps:.0} Mbps goodput, limited by {}{eta}", progress.limited_by));
+        let eta = progress
+            .eta_seconds
+            .map_or(String::new(), |s| format!("  ETA {s} s"));
+        self.bar.set_message(format!(
+            "{mbps:.0} Mbps goodput, limited by {}{eta}",
+            progress.limited_by
+        ));
     }
 
     /// Half-way the route shrinks; later the plan is told; later still the drops are counted.
@@ -306,17 +355,32 @@ impl<'a> Watch<'a> {
                 if self.delivered()? * 2 < self.job.asked.bytes {
                     return Ok(());
                 }
-                let lost = Ratio::new(2, 3).ok().and_then(|r| old.checked_mul_ratio(r)).unwrap_or(old);
+                let lost = Ratio::new(2, 3)
+                    .ok()
+                    .and_then(|r| old.checked_mul_ratio(r))
+                    .unwrap_or(old);
                 self.ocean.set_capacity(route.name, lost).map_err(failed)?;
                 let at_ns = now_ns();
                 if let Some(Timeline(steps)) = self.capacity.get_mut(SHRINKING) {
-                    steps.push(CapacityStep { at_ns, capacity_bps: lost.bps() });
+                    steps.push(CapacityStep {
+                        at_ns,
+                        capacity_bps: lost.bps(),
+                    });
                 }
                 std::thread::sleep(TOLD_AFTER);
                 let setting = format!("capacity={}bps", lost.bps());
                 let told_ns = now_ns();
-                self.places.run(self.ocean, SENDER, &["plan", "set", SENDER, route.name, &setting], "")?;
-                self.shrink = Some(Shrink { at_ns, told_ns, dropped_when_settled: None });
+                self.places.run(
+                    self.ocean,
+                    SENDER,
+                    &["plan", "set", SENDER, route.name, &setting],
+                    "",
+                )?;
+                self.shrink = Some(Shrink {
+                    at_ns,
+                    told_ns,
+                    dropped_when_settled: None,
+                });
             }
             Some(shrink) if shrink.dropped_when_settled.is_none() => {
                 if now_ns() >= shrink.told_ns + SETTLED_AFTER.as_nanos() as u64 {

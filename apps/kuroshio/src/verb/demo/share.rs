@@ -49,7 +49,10 @@ pub struct Timeline(pub Vec<CapacityStep>);
 impl Timeline {
     /// A capacity that does not change.
     pub fn constant(capacity_bps: u64) -> Self {
-        Self(vec![CapacityStep { at_ns: 0, capacity_bps }])
+        Self(vec![CapacityStep {
+            at_ns: 0,
+            capacity_bps,
+        }])
     }
 
     /// Capacity times time between two moments, in bit-nanoseconds per second.
@@ -110,8 +113,11 @@ pub fn share(stamps: &[Stamp], routes: &[Timeline]) -> Option<Share> {
 
 /// Frame-level rate of `stamps` between two moments, bits per second.
 pub fn rate_between(stamps: &[Stamp], from_ns: u64, to_ns: u64) -> u64 {
-    let bytes: u64 =
-        stamps.iter().filter(|s| s.at_ns > from_ns && s.at_ns <= to_ns).map(|s| s.frame_bytes).sum();
+    let bytes: u64 = stamps
+        .iter()
+        .filter(|s| s.at_ns > from_ns && s.at_ns <= to_ns)
+        .map(|s| s.frame_bytes)
+        .sum();
     (u128::from(bytes) * 8_000_000_000 / u128::from(to_ns.saturating_sub(from_ns).max(1))) as u64
 }
 
@@ -121,7 +127,12 @@ mod tests {
 
     /// Frames of 1,000 bytes each `gap_ns`.
     fn steady(count: u64, gap_ns: u64) -> Vec<Stamp> {
-        (1..=count).map(|i| Stamp { at_ns: i * gap_ns, frame_bytes: 1_000 }).collect()
+        (1..=count)
+            .map(|i| Stamp {
+                at_ns: i * gap_ns,
+                frame_bytes: 1_000,
+            })
+            .collect()
     }
 
     #[test]
@@ -150,8 +161,14 @@ mod tests {
     fn a_loss_of_capacity_is_integrated() {
         // Half of the interval (40 ms of 80 ms; 20 to 80 % is 16 to 64 ms) at 100, then at 50 Mbps.
         let shrinking = Timeline(vec![
-            CapacityStep { at_ns: 0, capacity_bps: 100_000_000 },
-            CapacityStep { at_ns: 40_000_000, capacity_bps: 50_000_000 },
+            CapacityStep {
+                at_ns: 0,
+                capacity_bps: 100_000_000,
+            },
+            CapacityStep {
+                at_ns: 40_000_000,
+                capacity_bps: 50_000_000,
+            },
         ]);
         assert_eq!(shrinking.mean_bps(20_000_000, 60_000_000), 75_000_000);
         assert_eq!(shrinking.last_bps(), 50_000_000);

@@ -44,7 +44,9 @@ pub struct Site {
 impl Places {
     /// One of our own commands, in a host, with the client's configuration.
     pub fn command(&self, net: &Testbed, host: &str) -> Result<Command, Failure> {
-        let mut command = net.command(host, &self.program).map_err(|e| Failure::failed(e.to_string()))?;
+        let mut command = net
+            .command(host, &self.program)
+            .map_err(|e| Failure::failed(e.to_string()))?;
         command.env("XDG_CONFIG_HOME", &self.config);
         Ok(command)
     }
@@ -63,7 +65,9 @@ impl Places {
             // A command that does not read its input says so by its exit code.
             let _ = stdin.write_all(input.as_bytes());
         }
-        let output = child.wait_with_output().map_err(|e| Failure::failed(e.to_string()))?;
+        let output = child
+            .wait_with_output()
+            .map_err(|e| Failure::failed(e.to_string()))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
@@ -85,8 +89,18 @@ impl Places {
         plan: Option<&Path>,
     ) -> Result<Site, Failure> {
         let mut command = self.command(net, host)?;
-        command.arg("serve").arg("--root").arg(root).arg("--state").arg(self.state.join(host));
-        command.args(["--listen", &format!("0.0.0.0:{PORT}"), "--advertise", &format!("{address}:{PORT}")]);
+        command
+            .arg("serve")
+            .arg("--root")
+            .arg(root)
+            .arg("--state")
+            .arg(self.state.join(host));
+        command.args([
+            "--listen",
+            &format!("0.0.0.0:{PORT}"),
+            "--advertise",
+            &format!("{address}:{PORT}"),
+        ]);
         if let Some(plan) = plan {
             command.arg("--plan").arg(plan);
         }

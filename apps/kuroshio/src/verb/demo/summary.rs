@@ -97,7 +97,10 @@ fn stamps(outcome: &Outcome, wanted: impl Fn(usize) -> bool) -> Vec<Stamp> {
         .records
         .iter()
         .filter(|r| r.direction == kuroshio_testbed::Direction::In && wanted(usize::from(r.port)))
-        .map(|r| Stamp { at_ns: r.t_ns, frame_bytes: u64::from(r.frame_len) })
+        .map(|r| Stamp {
+            at_ns: r.t_ns,
+            frame_bytes: u64::from(r.frame_len),
+        })
         .collect();
     stamps.sort_by_key(|s| s.at_ns);
     stamps
@@ -105,12 +108,17 @@ fn stamps(outcome: &Outcome, wanted: impl Fn(usize) -> bool) -> Vec<Stamp> {
 
 fn payload(outcome: &Outcome, wanted: impl Fn(usize) -> bool) -> u64 {
     let records = outcome.captured.records.iter();
-    let inward = records.filter(|r| r.direction == kuroshio_testbed::Direction::In && wanted(usize::from(r.port)));
+    let inward =
+        records.filter(|r| r.direction == kuroshio_testbed::Direction::In && wanted(usize::from(r.port)));
     inward.map(|r| u64::from(r.payload_len)).sum()
 }
 
 fn per_second(bytes: u64, seconds: f64) -> u64 {
-    if seconds > 0.0 { (bytes as f64 * 8.0 / seconds) as u64 } else { 0 }
+    if seconds > 0.0 {
+        (bytes as f64 * 8.0 / seconds) as u64
+    } else {
+        0
+    }
 }
 
 /// Which ports belong to a route, by their number in [`ports`].
@@ -123,13 +131,21 @@ fn route_summary(outcome: &Outcome, route: usize, whole: Option<&Share>) -> Rout
     let name = ROUTES[route].name;
     let rate_bps = whole.map_or(0, |s| rate_between(&frames, s.from_ns, s.to_ns));
     let mean_capacity = whole.map_or(0, |s| outcome.capacity[route].mean_bps(s.from_ns, s.to_ns));
-    let links = outcome.counters.links.iter().filter(|l| l.name.split(':').next() == Some(name));
+    let links = outcome
+        .counters
+        .links
+        .iter()
+        .filter(|l| l.name.split(':').next() == Some(name));
     RouteSummary {
         name,
         frame_bytes: frames.iter().map(|s| s.frame_bytes).sum(),
         rate_bps,
         goodput_bps: per_second(payload(outcome, of_route(route)), outcome.seconds),
-        share_of_capacity: if mean_capacity > 0 { rate_bps as f64 / mean_capacity as f64 } else { 0.0 },
+        share_of_capacity: if mean_capacity > 0 {
+            rate_bps as f64 / mean_capacity as f64
+        } else {
+            0.0
+        },
         dropped_frames: links.map(|l| l.stage.dropped().frames + l.fault_dropped).sum(),
     }
 }
@@ -153,7 +169,11 @@ impl RunSummary {
     pub fn of(outcome: &Outcome) -> Self {
         let whole = share(&stamps(outcome, |_| true), &outcome.capacity);
         let complete = outcome.files_verified == outcome.asked.files;
-        let bytes = if complete { outcome.asked.bytes } else { outcome.progress.bytes_durable };
+        let bytes = if complete {
+            outcome.asked.bytes
+        } else {
+            outcome.progress.bytes_durable
+        };
         let retransmissions = outcome.copy.retransmissions.max(outcome.progress.retransmissions);
         let lateness = &outcome.emulator.lateness;
         Self {
@@ -175,7 +195,9 @@ impl RunSummary {
             lateness_p999_ns: lateness.p999_ns,
             lateness_max_ns: lateness.max_ns,
             disturbed: outcome.emulator.disturbed.clone(),
-            routes: (0..ROUTES.len()).map(|r| route_summary(outcome, r, whole.as_ref())).collect(),
+            routes: (0..ROUTES.len())
+                .map(|r| route_summary(outcome, r, whole.as_ref()))
+                .collect(),
             settled: settled(outcome, whole.as_ref()),
         }
     }
@@ -273,7 +295,10 @@ pub fn table(runs: &[RunSummary]) -> Table {
     let number = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
     for run in runs {
         for route in &run.routes {
-            let title = ROUTES.iter().find(|r| r.name == route.name).map_or("", |r| r.title);
+            let title = ROUTES
+                .iter()
+                .find(|r| r.name == route.name)
+                .map_or("", |r| r.title);
             table = table.row([
                 String::new(),
                 title.to_owned(),
@@ -287,7 +312,11 @@ pub fn table(runs: &[RunSummary]) -> Table {
                 String::new(),
             ]);
         }
-        let name = if run.finished { run.name.to_owned() } else { format!("{} (ended)", run.name) };
+        let name = if run.finished {
+            run.name.to_owned()
+        } else {
+            format!("{} (ended)", run.name)
+        };
         table = table.row([
             name,
             "all".to_owned(),
@@ -328,8 +357,11 @@ pub fn plot(outcome: &Outcome) -> Plot {
             windows
         })
         .collect();
-    let streams: Vec<StreamWindows<'_>> =
-        names.iter().zip(&windows).map(|(name, bytes)| StreamWindows { name, bytes }).collect();
+    let streams: Vec<StreamWindows<'_>> = names
+        .iter()
+        .zip(&windows)
+        .map(|(name, bytes)| StreamWindows { name, bytes })
+        .collect();
     let title = match outcome.kind {
         Kind::Unpaced => "Unpaced: as TCP sends",
         Kind::Paced => "Paced by the rate plan",
@@ -346,7 +378,13 @@ pub fn plot(outcome: &Outcome) -> Plot {
 pub fn plain(table: &Table) -> String {
     let mut rows: Vec<Vec<String>> = vec![table.columns.iter().map(|c| c.0.clone()).collect()];
     rows.extend(table.rows.iter().cloned());
-    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let width = |i: usize| {
+        rows.iter()
+            .filter_map(|r| r.get(i))
+            .map(|c| c.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..table.columns.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {
@@ -366,7 +404,16 @@ pub fn plain(table: &Table) -> String {
 pub fn report(runs: &[RunSummary], outcomes_plots: Vec<Plot>, intro: Vec<String>) -> Report {
     let mut instrument = Table::new(
         "The instrument's own error",
-        &["run", "late p50 [us]", "p99 [us]", "p99.9 [us]", "max [us]", "frames lost by the machine", "missed by capture", "disturbed"],
+        &[
+            "run",
+            "late p50 [us]",
+            "p99 [us]",
+            "p99.9 [us]",
+            "max [us]",
+            "frames lost by the machine",
+            "missed by capture",
+            "disturbed",
+        ],
     );
     for run in runs {
         let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
