@@ -46,7 +46,7 @@ impl Ticket {
         let parts = token.split('.').collect::<Vec<_>>();
         let is_word =
             |p: &&str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-        if parts.len() != 3 || !parts.iter().all(|p| is_word(p)) {
+        if parts.len() != 3 || !parts.iter().all(is_word) {
             return Err(TicketError(
                 "its token is not three base64url words joined by dots".into(),
             ));
