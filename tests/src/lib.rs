@@ -6,6 +6,7 @@
 pub mod floors;
 pub mod fuzz;
 pub mod licence;
+pub mod soak;
 pub mod tidy;
 
 use std::path::{Path, PathBuf};

@@ -75,8 +75,9 @@ impl Display {
 
     /// Tells what happened to one file.
     pub fn event(&self, event: &EventReport) {
-        // Files that went well are counted, not told.
-        if matches!(event.event.as_str(), "durable" | "skipped") {
+        // Files that went well are counted, not told to people; a program may rely on each one that is durable.
+        let fine = matches!(event.event.as_str(), "durable" | "skipped");
+        if fine && (event.event == "skipped" || !matches!(self.mode, Mode::Json)) {
             return;
         }
         let text = || {
