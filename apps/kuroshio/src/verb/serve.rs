@@ -33,7 +33,7 @@ pub struct Args {
     /// The folder to serve; nothing outside of it is read or written
     #[arg(long, value_name = "DIR", required_unless_present = "print_ticket")]
     root: Option<PathBuf>,
-    /// Where to listen, HOST address and port; port 0 is any free one [default: [::]:7420]
+    /// Where to listen, HOST address and port; port 0 is any free one; every address, port 7420, by default
     #[arg(long, value_name = "ADDR")]
     listen: Vec<SocketAddr>,
     /// The address that tickets name, HOST or HOST:PORT [default: where it listens, or the host's name]

@@ -1,5 +1,5 @@
 //! `kuroshio demo`: real files, disk to disk, across an emulated Pacific; unpaced, paced by a rate plan, and
-//! paced while a route loses capacity. The network is in [`net`], a run in [`run`], the figures in
+//! paced while a route loses capacity. The network is in [`net`], a run in [`mod@run`], the figures in
 //! [`summary`] and [`share`].
 
 mod data;
