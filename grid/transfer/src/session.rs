@@ -5,6 +5,7 @@ use crate::error::{FileError, TransferError};
 use crate::options::{Options, SessionKey};
 use crate::progress::Progress;
 use kuroshio_core::units::BitRate;
+use kuroshio_sock::Trim;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -17,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct StreamRate {
     /// Bits per second; 0 is no limit.
     bps: AtomicU64,
-    /// The stream's socket once the session has it.
-    socket: Mutex<Option<TcpStream>>,
+    /// The stream's socket once the session has it, and what holds its average.
+    socket: Mutex<Option<(TcpStream, Trim)>>,
 }
 
 impl StreamRate {
@@ -33,7 +34,7 @@ impl StreamRate {
     /// Sets the rate and, when the stream runs, tells its socket at once.
     ///
     /// # Errors
-    /// What [`kuroshio_sock::set_pacing`] gives; the rate is kept and tried again at the next tick.
+    /// What [`kuroshio_sock::keep_pacing`] gives; the rate is kept and tried again at the next tick.
     pub fn set(&self, frame_level: Option<BitRate>) -> io::Result<()> {
         self.bps
             .store(frame_level.map_or(0, |r| r.bps()), Ordering::SeqCst);
@@ -46,7 +47,8 @@ impl StreamRate {
     }
 
     pub(crate) fn attach(&self, socket: &TcpStream) -> io::Result<()> {
-        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.try_clone()?);
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((socket.try_clone()?, Trim::default()));
         if self.get().is_some() {
             self.apply()
         } else {
@@ -59,9 +61,9 @@ impl StreamRate {
     }
 
     pub(crate) fn apply(&self) -> io::Result<()> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        match socket.as_ref() {
-            Some(socket) => kuroshio_sock::set_pacing(socket, self.get()).map(|_| ()),
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.as_mut() {
+            Some((socket, trim)) => kuroshio_sock::keep_pacing(socket, self.get(), trim).map(|_| ()),
             None => Ok(()),
         }
     }

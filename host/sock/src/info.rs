@@ -42,6 +42,8 @@ pub struct TcpInfo {
     pub bytes_sent: u64,
     /// Payload bytes sent again.
     pub bytes_retrans: u64,
+    /// Segments with payload that were sent, those sent again included, modulo 2^32.
+    pub data_segments_sent: u32,
     /// Payload bytes received.
     pub bytes_received: u64,
     /// Payload bytes written by the application and not sent yet.
@@ -112,6 +114,7 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         bytes_acked: raw.tcpi_bytes_acked,
         bytes_sent: raw.tcpi_bytes_sent,
         bytes_retrans: raw.tcpi_bytes_retrans,
+        data_segments_sent: raw.tcpi_data_segs_out,
         bytes_received: raw.tcpi_bytes_received,
         notsent_bytes: raw.tcpi_notsent_bytes,
         busy_us: raw.tcpi_busy_time,

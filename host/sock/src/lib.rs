@@ -13,7 +13,10 @@
 //! ```
 //!
 //! with `mss` the payload of a full segment (`tcpi_snd_mss`) and `options` 12 when timestamps are on.
-//! [`Framing`] holds these numbers; [`set_pacing`] is the one place that converts.
+//! [`Framing`] holds these numbers; [`keep_pacing`] is the one place that converts.
+//!
+//! The kernel's pacing falls short when its timer is late, and partial segments carry more header than the
+//! formula; a [`Trim`] of at most 1 % holds the average at the rate. [`set_pacing`] is the formula alone.
 //!
 //! # Time-outs
 //!
@@ -24,12 +27,14 @@ mod connect;
 mod framing;
 mod info;
 mod opt;
+mod trim;
 
 pub use connect::{ConnectError, ConnectOptions, connect, listen};
 pub use framing::{Framing, Pacing};
 pub use info::{TcpInfo, tcp_info};
 pub use opt::{
     KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS,
-    congestion, set_congestion, set_cork, set_keepalive, set_nodelay, set_notsent_lowat, set_pacing,
+    congestion, keep_pacing, set_congestion, set_cork, set_keepalive, set_nodelay, set_notsent_lowat, set_pacing,
     set_user_timeout,
 };
+pub use trim::{LIMIT_DIVISOR, REPAY_NS, Sent, Trim};

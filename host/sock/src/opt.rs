@@ -2,6 +2,8 @@
 
 use crate::framing::Pacing;
 use crate::info::tcp_info;
+use crate::trim::{Sent, Trim};
+use kuroshio_clock::now_ns;
 use kuroshio_core::units::BitRate;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -60,20 +62,34 @@ pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
 /// # Errors
 /// `NotConnected` when the socket has no segment size yet; what `getsockopt`/`setsockopt` give.
 pub fn set_pacing(socket: &impl AsFd, frame_level: Option<BitRate>) -> io::Result<Pacing> {
+    keep_pacing(socket, frame_level, &mut Trim::default())
+}
+
+/// As [`set_pacing`], for a pace that is renewed regularly (ten times a second): the rate told to the
+/// kernel is trimmed so that the average becomes the one asked for; see [`Trim`].
+///
+/// # Errors
+/// As [`set_pacing`].
+pub fn keep_pacing(socket: &impl AsFd, frame_level: Option<BitRate>, trim: &mut Trim) -> io::Result<Pacing> {
     let pacing = match frame_level {
-        None => Pacing {
-            payload_bytes_per_s: u64::MAX,
-            framing: None,
-        },
+        None => {
+            *trim = Trim::default();
+            Pacing {
+                payload_bytes_per_s: u64::MAX,
+                framing: None,
+            }
+        }
         Some(rate) => {
-            let framing = tcp_info(socket)?.framing(is_ipv6(socket)?).ok_or_else(|| {
+            let info = tcp_info(socket)?;
+            let sent = Sent::of(&info, now_ns());
+            let framing = info.framing(is_ipv6(socket)?).ok_or_else(|| {
                 io::Error::new(
                     io::ErrorKind::NotConnected,
                     "pacing rate: the connection has no segment size yet",
                 )
             })?;
             Pacing {
-                payload_bytes_per_s: framing.payload_bytes_per_s(rate),
+                payload_bytes_per_s: framing.payload_bytes_per_s(trim.next(rate, framing, sent)),
                 framing: Some(framing),
             }
         }
