@@ -32,7 +32,8 @@ class TableError(Exception):
 def load(path):
     try:
         result = json.loads(path.read_text())
-        for key in ("work", "unit", "ours", "peers", "machine"):
+        needed = ("work", "cases") if "cases" in result else ("work", "unit", "ours", "peers", "machine")
+        for key in needed:
             if key not in result:
                 raise TableError(f"{path}: `{key}` is missing")
         return result
@@ -83,6 +84,31 @@ def table(result):
     return "\n".join(lines + ["", machine(result["machine"])]) + "\n"
 
 
+def accuracy(result):
+    """The table of the example rate_testbed: one row per rate and number of streams."""
+    head = ["target, streams", "error over 10 s", "worst run", "first second", "its peak of 100 ms",
+            "variation of 10 ms", "2 ms p99 / mean", "2 ms peak / mean", "kernel's p99 / mean", "checks"]
+    lines = [result["work"] + ".", "", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for case in result["cases"]:
+        median, kernel = case["median"], case["kernel_burst_2ms_p99"]
+        errors = [(rate - 1) * 100 for rate in case["each"]["rate"]]
+        failed = [check["name"] for check in case["checks"] if not check["ok"]]
+        cells = [f"{case['target_bps'] / 1e6:,.0f} Mbps, {case['streams']}",
+                 f"{(median['rate'] - 1) * 100:+.3f} %", f"{max(errors, key=abs):+.3f} %",
+                 f"{median['first_second']:.3f}", f"{median['first_second_peak_100ms']:.3f}",
+                 f"{median['variation_10ms']:.3f}", f"{median['burst_2ms_p99']:.2f}",
+                 f"{median['burst_2ms_max']:.2f}", f"{kernel:.2f}" if kernel else "",
+                 "**fails: " + ", ".join(failed) + "**" if failed else "hold"]
+        lines.append("| " + " | ".join(cells) + " |")
+    late = max(late for case in result["cases"] for late in case["lateness_p999_ns"])
+    marked = sum(len(case["disturbed"]) for case in result["cases"])
+    lost = sum(case["machine_lost_frames"] for case in result["cases"])
+    runs = result["runs"] * len(result["cases"])
+    end = (f"Medians of {result['runs']}. The emulator's own lateness at p99.9 was {late / 1000:,.0f} us in the "
+           f"worst run, the machine lost {lost} frames, and {marked} of {runs} runs were marked as disturbed.")
+    return "\n".join(lines + ["", end]) + "\n"
+
+
 def machine(told):
     return (
         f"{told['cores']} cores of {told['cpu']}, {told['memory_gib']} GiB, {told['system']}, "
@@ -98,7 +124,9 @@ def fill(text, results):
         path = results / (found[2] + ".json")
         if not path.exists():
             return found[0]
-        return f"{found[1]}\n{table(load(path))}\n{found[4]}"
+        result = load(path)
+        made = accuracy(result) if "cases" in result else table(result)
+        return f"{found[1]}\n{made}\n{found[4]}"
 
     return MARKED.sub(one, text)
 

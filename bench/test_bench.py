@@ -172,6 +172,22 @@ class Figures(Folder):
         self.assertIn("| **kuroshio** | 1,311 | 20,000 |", filled)
         self.assertEqual(table.fill(filled, self.folder), filled)
 
+    def test_the_accuracy_of_a_rate_has_a_table_of_its_own(self):
+        median = {"rate": 0.9991, "first_second": 0.95, "first_second_peak_100ms": 1.0,
+                  "variation_10ms": 0.04, "burst_2ms_p99": 1.4, "burst_2ms_max": 2.0}
+        (self.folder / "exact.json").write_text(json.dumps({
+            "work": "w", "runs": 3, "cases": [{
+                "target_bps": 50_000_000, "streams": 4, "median": median,
+                "each": {"rate": [0.999, 0.99, 0.9991]}, "kernel_burst_2ms_p99": 1.39,
+                "checks": [{"name": "rate", "ok": True}, {"name": "variation", "ok": False}],
+                "lateness_p999_ns": [5_000, 7_000, 6_000], "machine_lost_frames": 0, "disturbed": [],
+            }]}))
+        filled = table.fill("<!-- figures exact -->\n<!-- end exact -->\n", self.folder)
+        self.assertIn("| 50 Mbps, 4 | -0.090 % | -1.000 % | 0.950 |", filled)
+        self.assertIn("**fails: variation**", filled)
+        self.assertIn("7 us", filled)
+        self.assertIn("0 of 3 runs", filled)
+
     def test_a_result_without_machine_is_refused(self):
         (self.folder / "tree.json").write_text('{"work": "w", "unit": "MB/s", "ours": null, "peers": {}}')
         with self.assertRaisesRegex(table.TableError, "machine"):
