@@ -1,7 +1,7 @@
 //! Monotonic time, precise wake-up, core pinning, and what disturbed a run.
 //!
 //! Model: `CLOCK_MONOTONIC` in nanoseconds is the only clock. An [`Epoch`] maps it to the
-//! [`PicoTime`] of the core's state machines: `t_ps = (now_ns - epoch_ns) * 1000`.
+//! `PicoTime` of the core's state machines: `t_ps = (now_ns - epoch_ns) * 1000`.
 //!
 //! Waking at a deadline is sleep-then-spin: the kernel's timer brings a thread to within tens of
 //! microseconds, the last stretch is spun. Whether a run was disturbed is decided by [`Watch`]
