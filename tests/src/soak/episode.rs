@@ -540,8 +540,20 @@ impl<'a> Episode<'a> {
                     self.resent += 1;
                     self.resent_bytes += told.bytes;
                     let end = told.offset + told.bytes;
+                    let mut ours = false;
                     for flip in self.disk_flips.iter_mut().filter(|f| f.rel == rel) {
-                        flip.told |= (told.offset..end).contains(&flip.at);
+                        let hit = (told.offset..end).contains(&flip.at);
+                        flip.told |= hit;
+                        ours |= hit;
+                    }
+                    // In clear text it may be a flip on the way.
+                    if self.secure && !ours {
+                        let size = self.items.get(&rel).map_or(0, |i| i.size);
+                        let at = told.offset;
+                        let name = show(&rel);
+                        self.problem(&format!(
+                            "[{at}, {end}) of {name} ({size} bytes) was wrong without a flip"
+                        ));
                     }
                 }
                 ("restarted", Some(_)) => self.totals.restarted += 1,
