@@ -77,6 +77,14 @@ impl Conn {
         }
     }
 
+    /// The descriptor for `splice`, when the next bytes from the peer come out of it as they are.
+    pub(crate) fn splice_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Plain { socket, prefix } if prefix.is_empty() => Some(socket.as_fd()),
+            Self::Plain { .. } | Self::Other(_) => None,
+        }
+    }
+
     /// Ends the writing direction cleanly.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Digests of files and of pieces of them, by reads that stay in the cache of a core.
 
-use crate::limits::STREAM_BUFFER;
+use crate::limits::HASH_BUFFER;
 use crate::sys::pread_full;
 use kuroshio_core::chunk::SubtreeHasher;
 use std::io;
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 /// What reading gives.
 pub(crate) fn file_digest(file: impl AsFd, size: u64) -> io::Result<Option<[u8; 32]>> {
     let mut hasher = blake3::Hasher::new();
-    let mut buf = vec![0u8; STREAM_BUFFER];
+    let mut buf = vec![0u8; HASH_BUFFER];
     let mut at = 0u64;
     while at < size {
         let want = buf.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
@@ -37,6 +37,8 @@ pub(crate) fn piece_digest(
     let Ok(mut hasher) = SubtreeHasher::new(size, offset, u64::from(len)) else {
         return Ok(None);
     };
+    let most = buf.len().min(HASH_BUFFER);
+    let buf = buf.get_mut(..most).unwrap_or_default();
     let (mut at, end) = (offset, offset.saturating_add(u64::from(len)));
     while at < end {
         let want = buf.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));

@@ -45,6 +45,13 @@ pub const MAX_STREAMS: usize = 256;
 /// and its digest. A session uses `streams * STREAM_BUFFER` at each end, and one chunk digest (32 bytes)
 /// per chunk of the files in flight.
 pub const STREAM_BUFFER: usize = 256 << 10;
+/// Bytes read and digested at a time: reading them back and forth leaves the second-level cache to both the
+/// source lines and the copy.
+pub const HASH_BUFFER: usize = 128 << 10;
+/// Pipe of one receiving stream on plain TCP, bytes (the largest that an unprivileged process may have).
+pub const PIPE_BYTES: usize = 1 << 20;
+/// Payloads of at least this size go from socket to file through the pipe, bytes.
+pub const SPLICE_MIN: u32 = SMALL_FILE as u32 + 1;
 /// Unsent bytes that a paced stream may hold (`TCP_NOTSENT_LOWAT`), so that pulls follow the wire.
 pub const NOTSENT_LOWAT: u32 = 512 << 10;
 /// Interval of the rate setter and sampler, milliseconds.

@@ -1,8 +1,87 @@
-//! `sendfile`, and hints to the page cache.
+//! `sendfile`, `splice` through a pipe, and hints to the page cache.
 
+use crate::limits::PIPE_BYTES;
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A pipe between a socket and files: pages of received segments pass through it by reference and are copied
+/// once, into the file. It is empty between two calls of its users.
+pub(crate) struct Pipe {
+    from: OwnedFd,
+    into: OwnedFd,
+    /// Bytes inside.
+    held: usize,
+}
+
+impl Pipe {
+    /// A pipe; `None` where the system has none left, then bytes go through a buffer.
+    pub(crate) fn new() -> Option<Self> {
+        let (from, into) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+        // Beyond the user's limit it keeps the size it has, which works too.
+        let _ = fcntl_setpipe_size(&into, PIPE_BYTES);
+        Some(Self { from, into, held: 0 })
+    }
+
+    /// Takes what a socket has, at most `len` bytes; waits for the first. `Ok(0)`: the socket has ended.
+    ///
+    /// # Errors
+    /// What `splice` gives.
+    pub(crate) fn take(&mut self, socket: BorrowedFd<'_>, len: u64) -> io::Result<usize> {
+        let want = usize::try_from(len).unwrap_or(PIPE_BYTES).min(PIPE_BYTES);
+        loop {
+            match splice(socket, None, &self.into, None, want, SpliceFlags::MOVE) {
+                Ok(n) => {
+                    self.held += n;
+                    return Ok(n);
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Writes all that is inside to a file. After an error the rest stays for [`Self::read`].
+    ///
+    /// # Errors
+    /// What `splice` gives; `InvalidInput` where the file system does not know it.
+    pub(crate) fn write_to(&mut self, file: impl AsFd, mut offset: u64) -> io::Result<()> {
+        while self.held > 0 {
+            let at = Some(&mut offset);
+            match splice(&self.from, None, file.as_fd(), at, self.held, SpliceFlags::MOVE) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.held = self.held.saturating_sub(n),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes inside.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Reads what is inside into a buffer; `Ok(0)` when it is empty.
+    ///
+    /// # Errors
+    /// What `read` gives.
+    pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let want = buf.len().min(self.held);
+        loop {
+            match rustix::io::read(&self.from, buf.get_mut(..want).unwrap_or_default()) {
+                Ok(n) => {
+                    self.held = self.held.saturating_sub(n);
+                    return Ok(n);
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
 
 /// Sends `[offset, offset + len)` of a file to a socket without a copy through this process. Returns the
 /// bytes sent, fewer than `len` only when the file ends.

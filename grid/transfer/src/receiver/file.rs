@@ -168,7 +168,9 @@ impl State {
 
 /// Name of a part file in the state folder.
 pub(super) fn part_name(key: &Key) -> Vec<u8> {
-    key.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect()
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let digits = key.iter().flat_map(|b| [b >> 4, b & 15]);
+    digits.filter_map(|d| HEX.get(usize::from(d)).copied()).collect()
 }
 
 /// A part file's descriptor, opened on first use.

@@ -200,21 +200,19 @@ impl Journal {
         }])
     }
 
-    /// A file is flushed and right, and will be renamed now.
-    pub(super) fn verified(&self, key: Key) -> io::Result<()> {
-        self.append(&[Record {
-            kind: VERIFIED,
-            len: 0,
-            key,
-            offset: 0,
-            digest: [0; 32],
-        }])
+    /// Files are flushed and right, and will be renamed now.
+    pub(super) fn verified(&self, keys: impl Iterator<Item = Key>) -> io::Result<()> {
+        self.append_all(VERIFIED, keys)
     }
 
     /// Files are published and flushed.
     pub(super) fn done(&self, keys: impl Iterator<Item = Key>) -> io::Result<()> {
+        self.append_all(DONE, keys)
+    }
+
+    fn append_all(&self, kind: u8, keys: impl Iterator<Item = Key>) -> io::Result<()> {
         let record = |key| Record {
-            kind: DONE,
+            kind,
             len: 0,
             key,
             offset: 0,

@@ -15,7 +15,7 @@ use super::file::{InFile, part_fd};
 use crate::end::End;
 use crate::error::FileErrorKind;
 use crate::hash::piece_digest;
-use crate::limits::{GROUP_BYTES, GROUP_FILES, GROUP_WAIT_MS, MAX_RESENDS, STREAM_BUFFER};
+use crate::limits::{GROUP_BYTES, GROUP_FILES, GROUP_WAIT_MS, HASH_BUFFER, MAX_RESENDS};
 use crate::options::DigestMode;
 use crate::progress::{Event, add};
 use crate::sys::times;
@@ -160,6 +160,7 @@ impl Publisher {
 /// Publishes small files until closed.
 pub(super) fn run_groups(rx: &Receiver<'_>) {
     let mut renamed: Vec<Done> = Vec::new();
+    let mut buf = vec![0u8; HASH_BUFFER];
     while let Some(group) = rx.publisher.next_group(!renamed.is_empty()) {
         if group.is_empty() && renamed.is_empty() {
             continue;
@@ -175,17 +176,18 @@ pub(super) fn run_groups(rx: &Receiver<'_>) {
             return;
         }
         rx.durable(std::mem::take(&mut renamed));
-        let mut buf = vec![0u8; STREAM_BUFFER];
-        for file in group {
-            renamed.extend(verify_and_rename(rx, file, &mut buf));
-        }
+        let right = group
+            .into_iter()
+            .filter(|file| verify(rx, file, &mut buf))
+            .collect();
+        renamed = rename(rx, right);
         rx.spent_on_disk(begun);
     }
 }
 
 /// Publishes large files until closed.
 pub(super) fn run_large(rx: &Receiver<'_>) {
-    let mut buf = vec![0u8; STREAM_BUFFER];
+    let mut buf = vec![0u8; HASH_BUFFER];
     while let Some(file) = rx.publisher.next_large() {
         let begun = Instant::now();
         let flushed = prepare(rx, &file).and_then(|fd| match fd {
@@ -196,9 +198,10 @@ pub(super) fn run_large(rx: &Receiver<'_>) {
             rx.fail_file(&file, FileErrorKind::Destination, "flush", &e);
             continue;
         }
-        if let Some(done) = verify_and_rename(rx, Arc::clone(&file), &mut buf) {
+        if verify(rx, &file, &mut buf) {
+            let done = rename(rx, vec![Arc::clone(&file)]);
             match rx.place.sync_folder(&file.path) {
-                Ok(()) => rx.durable(vec![done]),
+                Ok(()) => rx.durable(done),
                 Err(e) => rx.fail_file(&file, FileErrorKind::Destination, "flush the folder", &e),
             }
         }
@@ -230,44 +233,57 @@ fn prepare(rx: &Receiver<'_>, file: &Arc<InFile>) -> io::Result<Option<Arc<Owned
     Ok(Some(fd))
 }
 
-fn verify_and_rename(rx: &Receiver<'_>, file: Arc<InFile>, buf: &mut [u8]) -> Option<Done> {
+/// Compares a flushed file with the sender's digests; `false` for one that failed or is asked for again.
+fn verify(rx: &Receiver<'_>, file: &Arc<InFile>, buf: &mut [u8]) -> bool {
     let fd = {
         let s = file.lock();
-        if s.dead {
-            return None;
+        match &s.fd {
+            Some(fd) if !s.dead => Arc::clone(fd),
+            _ => return false,
         }
-        s.fd.clone()?
     };
-    if rx.options.digest == DigestMode::Blake3 {
-        match wrong_pieces(&file, &fd, buf) {
-            Ok(wrong) if wrong.is_empty() => {}
-            Ok(wrong) => {
-                ask_again(rx, &file, &wrong);
-                return None;
-            }
-            Err(e) => {
-                rx.fail_file(&file, FileErrorKind::Destination, "read back", &e);
-                return None;
-            }
+    if rx.options.digest == DigestMode::None {
+        return true;
+    }
+    match wrong_pieces(file, &fd, buf) {
+        Ok(wrong) if wrong.is_empty() => true,
+        Ok(wrong) => {
+            ask_again(rx, file, &wrong);
+            false
+        }
+        Err(e) => {
+            rx.fail_file(file, FileErrorKind::Destination, "read back", &e);
+            false
         }
     }
-    if let Err(e) = rx.journal.verified(file.key) {
+}
+
+/// Journals that files are right, by one write, then gives them their names.
+fn rename(rx: &Receiver<'_>, files: Vec<Arc<InFile>>) -> Vec<Done> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    if let Err(e) = rx.journal.verified(files.iter().map(|f| f.key)) {
         rx.local_error("write the journal", e);
-        return None;
+        return Vec::new();
     }
-    if let Err(e) = rx.place.publish(&rx.state, &file.part, &file.path) {
-        rx.fail_file(&file, FileErrorKind::Destination, "rename into place", &e);
-        return None;
+    let mut done = Vec::with_capacity(files.len());
+    for file in files {
+        if let Err(e) = rx.place.publish(&rx.state, &file.part, &file.path) {
+            rx.fail_file(&file, FileErrorKind::Destination, "rename into place", &e);
+            continue;
+        }
+        let mut s = file.lock();
+        s.fd = None;
+        let digest = if rx.options.digest == DigestMode::Blake3 {
+            root(&file, &s.pieces)
+        } else {
+            None
+        };
+        drop(s);
+        done.push(Done { file, digest });
     }
-    let mut s = file.lock();
-    s.fd = None;
-    let digest = if rx.options.digest == DigestMode::Blake3 {
-        root(&file, &s.pieces)
-    } else {
-        None
-    };
-    drop(s);
-    Some(Done { file, digest })
+    done
 }
 
 /// Digest of the whole file from its pieces; `None` for a sparse file.
@@ -292,9 +308,9 @@ fn wrong_pieces(file: &InFile, fd: &OwnedFd, buf: &mut [u8]) -> io::Result<Vec<(
             .filter(|(o, (len, _))| !s.verified.contains(**o..o.saturating_add(u64::from(*len))));
         unverified.map(|(&o, &(len, digest))| (o, len, digest)).collect()
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // Counting cores reads files of the control group: not for each small file.
     let threads = if todo.len() >= PARALLEL_PIECES {
-        cores.min(MAX_VERIFIERS)
+        std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_VERIFIERS))
     } else {
         1
     };
@@ -311,7 +327,7 @@ fn wrong_pieces(file: &InFile, fd: &OwnedFd, buf: &mut [u8]) -> io::Result<Vec<(
     let mut wrong = Vec::new();
     std::thread::scope(|scope| -> io::Result<()> {
         let others: Vec<_> = (1..threads)
-            .map(|_| scope.spawn(|| check(&mut vec![0u8; STREAM_BUFFER])))
+            .map(|_| scope.spawn(|| check(&mut vec![0u8; HASH_BUFFER])))
             .collect();
         wrong = check(buf)?;
         for other in others {

@@ -57,8 +57,10 @@ fn open(tx: &Sender<'_>, file: &Arc<OutFile>, s: &mut State, generation: u16) ->
         return Ok(Opened::Skip);
     };
     let fd = sys::open_source(&source.base, &file.path)?;
-    // A hint only.
-    let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Sequential);
+    if s.identity().size > SMALL_FILE {
+        // A hint only; a small file is read by one call.
+        let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Sequential);
+    }
     let fd = Arc::new(fd);
     s.fd = Some(Arc::clone(&fd));
     Ok(Opened::Same(fd))
@@ -100,7 +102,8 @@ fn send_piece(
         len: piece.len,
     };
     let whole = piece.offset == 0 && u64::from(piece.len) == announced.size && announced.size <= SMALL_FILE;
-    let ready = match is_same(&fd, announced) {
+    // A small file is compared with what was announced once, after it was read.
+    let ready = match if whole { Ok(true) } else { is_same(&fd, announced) } {
         Ok(true) if whole => small(tx, &fd, buf, part, announced),
         Ok(true) => large(tx, &fd, buf, part, announced.size),
         Ok(false) => Ok(None),
