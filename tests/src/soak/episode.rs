@@ -1,7 +1,7 @@
 //! One copy of the tree, with faults on its way.
 
 use super::process::{Attempt, Ended, Home, PATIENCE, Serve, Stopped};
-use super::proxy::{FlipOrder, Proxy, Way};
+use super::proxy::{Flip, FlipOrder, Proxy, Way};
 use super::rng::Rng;
 use super::state::{self, Part};
 use super::tree::{self, Item, beneath};
@@ -74,11 +74,14 @@ pub struct Episode<'a> {
     /// Files told as durable, with the digest if told.
     acknowledged: BTreeMap<Vec<u8>, Option<String>>,
     disk_flips: Vec<DiskFlip>,
-    wire_flips: u64,
-    resent: u64,
+    wire_flips: Vec<Flip>,
+    /// First byte and length of each piece that was resent.
+    resent: Vec<(u64, u64)>,
     resent_bytes: u64,
     changed_bytes: u64,
     failures: u64,
+    /// Faults of this run.
+    log: Vec<String>,
 }
 
 fn io(e: std::io::Error) -> String {
@@ -155,11 +158,12 @@ impl<'a> Episode<'a> {
             serve,
             acknowledged: BTreeMap::new(),
             disk_flips: Vec::new(),
-            wire_flips: 0,
-            resent: 0,
+            wire_flips: Vec::new(),
+            resent: Vec::new(),
             resent_bytes: 0,
             changed_bytes: 0,
             failures: 0,
+            log: Vec::new(),
         })
     }
 
@@ -197,6 +201,15 @@ impl<'a> Episode<'a> {
             let may_end = self.drive(&mut attempt, &mut plan, begin)?;
             self.wait_for_end(&mut attempt);
             let ended = attempt.end();
+            eprintln!(
+                "  run {} at {rate}: {:.1} s, {:?}, {} bytes in all; {}",
+                self.totals.attempts,
+                ended.seconds,
+                ended.status,
+                self.proxy.bytes(self.way) - begin,
+                self.log.join(", ")
+            );
+            self.log.clear();
             self.learn(&ended);
             if let Some(complaint) = self.serve.complaint() {
                 self.problem(&complaint);
@@ -302,6 +315,9 @@ impl<'a> Episode<'a> {
                     due = None;
                     if hit != Hit::No {
                         *self.totals.faults.entry(next.fault).or_default() += 1;
+                        let ms = attempt.begun.elapsed().as_millis();
+                        self.log
+                            .push(format!("{:?} at {sent} bytes, {ms} ms", next.fault));
                         cut += usize::from(matches!(next.fault, Fault::CutStream | Fault::FlipTls));
                         may_end |= hit == Hit::MayEnd || cut >= STREAMS;
                     }
@@ -387,14 +403,19 @@ impl<'a> Episode<'a> {
         if self.proxy.recall_flip() {
             return Hit::No;
         }
-        let changed = self.proxy.flips().last().is_some_and(|f| f.before != f.after);
-        if !changed {
+        let Some(flip) = self.proxy.flips().last().copied().filter(|f| f.before != f.after) else {
             self.problem("the proxy's flip changed nothing");
-        }
+            return Hit::No;
+        };
         if fault == Fault::FlipWire {
-            self.wire_flips += 1;
+            self.wire_flips.push(flip);
         }
-        Hit::MayEnd
+        // A frame header that is wrong ends the session.
+        if fault == Fault::FlipWire && flip.frame.is_some() {
+            Hit::GoesOn
+        } else {
+            Hit::MayEnd
+        }
     }
 
     fn receiver(&self, attempt: &Attempt) -> u32 {
@@ -408,7 +429,7 @@ impl<'a> Episode<'a> {
     fn choose(&mut self, fits: impl Fn(&Part, &Item) -> bool) -> Option<(Part, Vec<u8>)> {
         let mut parts: Vec<(Part, Vec<u8>)> = Vec::new();
         for part in state::parts(&self.dest) {
-            if let Some(rel) = self.by_size.get(&part.size)
+            if let Some(rel) = part.there.and_then(|size| self.by_size.get(&size))
                 && let Some(item) = self.items.get(rel)
                 && !self.earlier.contains_key(rel)
                 && !part.pieces.is_empty()
@@ -499,16 +520,16 @@ impl<'a> Episode<'a> {
         let file = fs::OpenOptions::new().write(true).open(&path).map_err(io)?;
         let mut bytes = vec![0u8; 4096];
         self.rng.fill(&mut bytes);
-        let at = self.rng.below(part.size - bytes.len() as u64);
+        let size = part.there.unwrap_or(0);
+        let at = self.rng.below(size.saturating_sub(bytes.len() as u64));
         file.write_all_at(&bytes, at).map_err(io)?;
         if self.rng.chance(1, 3) {
             // Longer than any other, so that sizes stay apart.
             let longest = self.by_size.keys().max().copied().unwrap_or(0);
-            file.write_all_at(&bytes, longest.max(part.size) + 1)
-                .map_err(io)?;
+            file.write_all_at(&bytes, longest.max(size) + 1).map_err(io)?;
         }
         drop(file);
-        self.changed_bytes += part.size;
+        self.changed_bytes += size;
         let digest = tree::digest(&path).map_err(io)?;
         if let Some(old) = self.digests.insert(rel.clone(), digest) {
             self.earlier.insert(rel, old);
@@ -537,7 +558,7 @@ impl<'a> Episode<'a> {
                     self.totals.again += u64::from(again);
                 }
                 ("resent", Some(rel)) => {
-                    self.resent += 1;
+                    self.resent.push((told.offset, told.bytes));
                     self.resent_bytes += told.bytes;
                     let end = told.offset + told.bytes;
                     let mut ours = false;
@@ -597,6 +618,29 @@ impl<'a> Episode<'a> {
         Ok(())
     }
 
+    /// Each frame in which a bit was flipped was resent; two flips in one frame are one wrong piece.
+    fn check_wire_flips(&mut self) {
+        let frames: BTreeSet<_> = self.wire_flips.iter().filter_map(|f| f.frame).collect();
+        let mut resent = self.resent.clone();
+        let mut silent = Vec::new();
+        for frame in frames {
+            match resent
+                .iter()
+                .position(|&piece| piece == (frame.offset, frame.len))
+            {
+                Some(at) => drop(resent.swap_remove(at)),
+                None => silent.push(frame),
+            }
+        }
+        // A session that was ended by a wrong header drops what was under way without a word on each.
+        if !silent.is_empty() && self.failures == 0 {
+            self.problem(&format!(
+                "frames with a flipped bit that nobody reported: {silent:?}, resent {:?}",
+                self.resent
+            ));
+        }
+    }
+
     fn check_end(mut self, sent: u64) -> Result<(), String> {
         let now = tree::walk(self.source).map_err(io)?;
         let different = tree::differences(&now, &self.digests, &self.copy()).map_err(io)?;
@@ -618,22 +662,12 @@ impl<'a> Episode<'a> {
         if !untold.is_empty() {
             self.problem(&format!("flips in part files that nobody reported: {untold:?}"));
         }
-        let flips = self.wire_flips + self.disk_flips.len() as u64;
-        // A flip may break a whole run; then others of that run are sent again without a word on each.
-        if self.wire_flips > 0
-            && if self.failures == 0 {
-                self.resent < flips
-            } else {
-                self.resent + self.failures == 0
-            }
-        {
-            self.problem(&format!("{flips} flips, {} pieces resent", self.resent));
-        }
+        self.check_wire_flips();
         self.totals.files += now.values().filter(|i| i.is_file()).count() as u64;
         self.totals.minimum_bytes += self.minimum;
         self.totals.sent_bytes += sent;
         self.totals.deliberate_bytes += self.resent_bytes + self.changed_bytes;
-        self.totals.resent += self.resent;
+        self.totals.resent += self.resent.len() as u64;
         fs::remove_dir_all(&self.dest).map_err(io)
     }
 }

@@ -73,7 +73,7 @@ const SECURE: &[(Fault, u64)] = &[
     (Fault::Change, 4),
 ];
 /// Weights of the faults of a copy in clear text: none that ends it, so that each flip must be reported.
-const CLEAR: &[(Fault, u64)] = &[(Fault::FlipWire, 60), (Fault::FlipDisk, 25), (Fault::Change, 15)];
+const CLEAR: &[(Fault, u64)] = &[(Fault::FlipWire, 70), (Fault::FlipDisk, 30)];
 
 /// A soak.
 #[derive(Debug, Clone, Copy)]

@@ -42,12 +42,117 @@ pub struct Flip {
     pub before: u8,
     /// The byte as it went on.
     pub after: u8,
+    /// The data frame in whose payload it is, in clear text; none in a header, on a control connection and
+    /// under TLS.
+    pub frame: Option<Frame>,
+}
+
+/// A data frame: a 64-byte header ("KURO" at 0, file u32 at 8, length u32 at 12, offset u64 at 16), payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Frame {
+    /// Number of the file.
+    pub file: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes of the payload.
+    pub len: u64,
+}
+
+/// Follows the frames of one direction of a data stream.
+#[derive(Debug, Default)]
+enum Frames {
+    /// The HTTP head, and how much of its end (CR LF CR LF) has been seen.
+    #[default]
+    Start,
+    Http(usize),
+    Header(Vec<u8>),
+    Payload(Frame, u64),
+    /// Not frames.
+    Other,
+}
+
+impl Frames {
+    /// Takes one byte; the frame in whose payload it is.
+    fn byte(&mut self, byte: u8) -> Option<Frame> {
+        const END: &[u8; 4] = b"\r\n\r\n";
+        match self {
+            Self::Start => {
+                *self = if b"GH".contains(&byte) {
+                    Self::Http(0)
+                } else {
+                    Self::Other
+                }
+            }
+            Self::Http(seen) => {
+                *seen = if END.get(*seen) == Some(&byte) {
+                    *seen + 1
+                } else {
+                    usize::from(byte == b'\r')
+                };
+                if *seen == END.len() {
+                    *self = Self::Header(Vec::new());
+                }
+            }
+            Self::Header(head) => {
+                head.push(byte);
+                if head.len() == 64 {
+                    *self = Self::payload(head).unwrap_or(Self::Other);
+                }
+            }
+            Self::Payload(frame, left) => {
+                let frame = *frame;
+                *left -= 1;
+                if *left == 0 {
+                    *self = Self::Header(Vec::new());
+                }
+                return Some(frame);
+            }
+            Self::Other => {}
+        }
+        None
+    }
+
+    fn payload(head: &[u8]) -> Option<Self> {
+        let four = |at: usize| head.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        let len = u64::from(four(12)?);
+        let offset = u64::from_le_bytes(head.get(16..24)?.try_into().ok()?);
+        let frame = Frame {
+            file: four(8)?,
+            offset,
+            len,
+        };
+        (head.starts_with(b"KURO") && len > 0).then_some(Self::Payload(frame, len))
+    }
+
+    /// Takes a chunk; the frame in whose payload byte `at` is.
+    fn chunk(&mut self, chunk: &[u8], at: usize) -> Option<Frame> {
+        let mut found = None;
+        let mut n = 0;
+        while let Some(rest) = chunk.get(n..).filter(|r| !r.is_empty()) {
+            // Payloads in one step.
+            let (step, frame) = match self {
+                Self::Payload(frame, left) if *left > 1 => {
+                    let step = rest.len().min(usize::try_from(*left - 1).unwrap_or(usize::MAX));
+                    *left -= step as u64;
+                    (step, Some(*frame))
+                }
+                Self::Other => (rest.len(), None),
+                _ => (1, rest.first().and_then(|b| self.byte(*b))),
+            };
+            if (n..n + step).contains(&at) {
+                found = frame;
+            }
+            n += step;
+        }
+        found
+    }
 }
 
 #[derive(Default)]
 struct Counts {
     bytes: AtomicU64,
     flipped_at: AtomicU64,
+    frames: Mutex<Frames>,
 }
 
 struct Link {
@@ -286,9 +391,15 @@ fn pump(shared: &Shared, link: &Link, way: Way) -> io::Result<()> {
 
 /// Carries out an order if it fits this chunk.
 fn flip(shared: &Shared, link: &Link, way: Way, chunk: &mut [u8]) {
-    let mut order = lock(&shared.order);
-    let Some((what, rng)) = order.as_mut() else { return };
     let counts = link.counts(way);
+    let mut order = lock(&shared.order);
+    let Some((what, rng)) = order.as_mut() else {
+        lock(&counts.frames).chunk(chunk, 0);
+        return;
+    };
+    let at = rng.index(chunk.len());
+    let bit = rng.below(8);
+    let frame = lock(&counts.frames).chunk(chunk, at);
     let (passed, last) = (
         counts.bytes.load(Ordering::SeqCst),
         counts.flipped_at.load(Ordering::SeqCst),
@@ -301,8 +412,6 @@ fn flip(shared: &Shared, link: &Link, way: Way, chunk: &mut [u8]) {
             // What the upgrade itself takes is left alone: its answer comes first.
             control && passed > 0 && !chunk.starts_with(b"HTTP/1.1 101")
         };
-    let at = rng.index(chunk.len());
-    let bit = rng.below(8);
     let Some(byte) = chunk.get_mut(at).filter(|_| fits) else {
         return;
     };
@@ -310,6 +419,6 @@ fn flip(shared: &Shared, link: &Link, way: Way, chunk: &mut [u8]) {
     *byte ^= 1 << bit;
     let after = *byte;
     counts.flipped_at.store(passed.max(1), Ordering::SeqCst);
-    lock(&shared.flips).push(Flip { before, after });
+    lock(&shared.flips).push(Flip { before, after, frame });
     *order = None;
 }

@@ -18,8 +18,8 @@ const VERIFIED: u8 = 5;
 pub struct Part {
     /// Where it is.
     pub path: PathBuf,
-    /// Its length, bytes.
-    pub size: u64,
+    /// Its length, bytes; none when it is no longer (or not yet) there.
+    pub there: Option<u64>,
     /// Journalled pieces: first byte and length.
     pub pieces: BTreeMap<u64, u64>,
     /// Pieces that were found wrong, by first byte.
@@ -50,8 +50,7 @@ impl Part {
     }
 }
 
-/// Part files of all sessions beneath a destination folder, in order of their names. What goes away while it
-/// is read is left out.
+/// Part files in the journals of all sessions beneath a destination folder, in order of their names.
 #[must_use]
 pub fn parts(root: &Path) -> Vec<Part> {
     let mut out = Vec::new();
@@ -63,10 +62,8 @@ pub fn parts(root: &Path) -> Vec<Part> {
         for (key, mut part) in records(&journal) {
             let name: String = key.iter().map(|b| format!("{b:02x}")).collect();
             part.path = session.path().join(name);
-            if let Ok(meta) = part.path.symlink_metadata() {
-                part.size = meta.len();
-                out.push(part);
-            }
+            part.there = part.path.symlink_metadata().ok().map(|meta| meta.len());
+            out.push(part);
         }
     }
     out
