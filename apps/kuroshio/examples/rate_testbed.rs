@@ -46,12 +46,21 @@ const RATE_BOUND: f64 = 0.005;
 const OVERSHOOT_BOUND: f64 = 1.01;
 /// Largest coefficient of variation of 10 ms windows.
 const VARIATION_BOUND: f64 = 0.1;
-/// A full frame of MTU 1500.
-const FULL_FRAME_BYTES: u32 = 1518;
+/// MAC header and FCS: what a full frame has over the MTU.
+const MAC_AND_FCS_BYTES: u32 = 18;
 /// The kernel's own pacing through iperf3 on the same machine: target in Mbps, p99 of 2 ms windows over mean.
 const KERNEL_BURST: [(u64, f64); 4] = [(50, 1.39), (250, 1.46), (500, 1.46), (900, 1.16)];
 /// A service that has not printed its ticket by then has failed.
 const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The network: one sea between two hosts.
+fn topology(args: &Args) -> Result<Topology, Failure> {
+    let (mtu, delay) = (args.mtu_bytes, args.one_way_delay_us);
+    let text = TOPOLOGY
+        .replace("{mtu}", &format!("{mtu}B"))
+        .replace("{delay}", &format!("{delay}us"));
+    Ok(Topology::from_toml(&text)?)
+}
 
 const TOPOLOGY: &str = r#"
 name = "rate"
@@ -66,6 +75,7 @@ name = "e0"
 address = ["10.0.0.1/24"]
 router = "a"
 wire = "1Gbps"
+mtu = "{mtu}"
 [[host]]
 name = "west"
 [[host.port]]
@@ -73,11 +83,12 @@ name = "w0"
 address = ["10.0.0.2/24"]
 router = "b"
 wire = "1Gbps"
+mtu = "{mtu}"
 [[link]]
 name = "sea"
 between = ["a", "b"]
 capacity = "1Gbps"
-one_way_delay = "10ms"
+one_way_delay = "{delay}"
 queue = "4MiB"
 "#;
 
@@ -95,6 +106,12 @@ struct Args {
     /// Runs of each
     #[arg(long, default_value_t = 3)]
     runs: u32,
+    /// MTU of both hosts, bytes
+    #[arg(long, default_value_t = 1500)]
+    mtu_bytes: u32,
+    /// One-way delay of the sea, microseconds
+    #[arg(long, default_value_t = 10_000)]
+    one_way_delay_us: u32,
     /// Folder for the files, in memory by default
     #[arg(long, default_value = "/dev/shm")]
     scratch: PathBuf,
@@ -181,7 +198,7 @@ fn inside(args: &Args) -> Result<u8, Failure> {
             fill(&file, target)?;
             let mut runs = Vec::new();
             for _ in 0..args.runs {
-                let (figures, emulator, retransmissions) = run(&program, &scratch.0, &file, case)?;
+                let (figures, emulator, retransmissions) = run(args, &program, &scratch.0, &file, case)?;
                 eprintln!(
                     "{:5} Mbps {streams} streams: {:+.3} %, variation {:.3}, burst {:.2}, late p99.9 {} us{}",
                     target.bps() / 1_000_000,
@@ -208,8 +225,12 @@ fn inside(args: &Args) -> Result<u8, Failure> {
 fn finish(args: &Args, cases: Vec<Value>, held: bool, disturbed: bool) -> Result<u8, Failure> {
     let table = table(&cases);
     let result = json!({
-        "work": "`kuroshio cp --rate` between two hosts of the testbed: 1 Gbps wire, 10 ms one-way, MTU 1500, \
-                 CUBIC, TLS and BLAKE3 on, frames stamped at the far port",
+        "work": format!(
+            "`kuroshio cp --rate` between two hosts of the testbed: 1 Gbps wire, {} ms one-way, MTU {}, \
+             CUBIC, TLS and BLAKE3 on, frames stamped at the far port",
+            f64::from(args.one_way_delay_us) / 1e3,
+            args.mtu_bytes
+        ),
         "unit": "rates over the target, frame level, ten seconds after the first",
         "runs": args.runs,
         "cases": cases,
@@ -261,6 +282,7 @@ fn fill(path: &Path, target: BitRate) -> Result<(), Failure> {
 
 /// One copy over a fresh network.
 fn run(
+    args: &Args,
     program: &Path,
     scratch: &Path,
     file: &Path,
@@ -270,7 +292,7 @@ fn run(
     for folder in ["root", "config", "state"] {
         std::fs::create_dir_all(here.0.join(folder))?;
     }
-    let sea = Testbed::up(&Topology::from_toml(TOPOLOGY)?)?;
+    let sea = Testbed::up(&topology(args)?)?;
     let _service = serve(&sea, program, &here.0)?;
     let capture = sea.capture(&["west/w0"])?;
     sea.begin()?;
@@ -301,7 +323,11 @@ fn run(
     let report = sea.down()?;
     let said: Value = serde_json::from_slice(&done.stdout)?;
     let retransmissions = said.get("retransmissions").and_then(Value::as_u64).unwrap_or(0);
-    Ok((figures(&captured, case.target)?, report, retransmissions))
+    Ok((
+        figures(&captured, case.target, args.mtu_bytes + MAC_AND_FCS_BYTES)?,
+        report,
+        retransmissions,
+    ))
 }
 
 /// Starts the service and makes the client trust it under the name `west`.
@@ -349,12 +375,12 @@ fn serve(sea: &Testbed, program: &Path, here: &Path) -> Result<Running, Failure>
     Ok(service)
 }
 
-fn figures(captured: &Captured, target: BitRate) -> Result<Figures, Failure> {
+fn figures(captured: &Captured, target: BitRate, full_frame_bytes: u32) -> Result<Figures, Failure> {
     let mut frames: Vec<(u64, u64, bool)> = captured
         .records
         .iter()
         .filter(|r| r.direction == Direction::In)
-        .map(|r| (r.t_ns, u64::from(r.frame_len), r.frame_len >= FULL_FRAME_BYTES))
+        .map(|r| (r.t_ns, u64::from(r.frame_len), r.frame_len >= full_frame_bytes))
         .collect();
     frames.sort_unstable();
     let zero = frames.iter().find(|f| f.2).ok_or("no full frame arrived")?.0;
