@@ -187,22 +187,24 @@ impl Summary {
     }
 }
 
-/// Runs the sender's side to its end.
+/// Runs the sender's side to its end. Raises this process's soft limit of open files to the hard one.
 ///
 /// Returns `Ok` when the session came to its end, also if single files failed ([`Summary::is_complete`]).
 ///
 /// # Errors
 /// [`TransferError`]; the same command again goes on where this one ended.
 pub fn send(conns: SessionConns, job: SendJob, progress: &Progress) -> Result<Summary, TransferError> {
+    crate::sys::raise_open_files();
     crate::sender::run(conns, job, progress)
 }
 
-/// Runs the receiver's side to its end.
+/// Runs the receiver's side to its end. Raises this process's soft limit of open files to the hard one.
 ///
 /// Returns `Ok` when the session came to its end, also if single files failed ([`Summary::is_complete`]).
 ///
 /// # Errors
 /// [`TransferError`]; what was written stays in the state folder for the next run.
 pub fn receive(conns: SessionConns, job: ReceiveJob, progress: &Progress) -> Result<Summary, TransferError> {
+    crate::sys::raise_open_files();
     crate::receiver::run(conns, job, progress)
 }

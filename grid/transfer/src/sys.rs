@@ -136,6 +136,20 @@ pub(crate) fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(0)
 }
 
+/// Lets this process open as many files as it ever may: a session holds part files that are complete and
+/// not yet published. What the system refuses stays as it was.
+pub(crate) fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current != now.maximum {
+        let wanted = Rlimit {
+            current: now.maximum,
+            maximum: now.maximum,
+        };
+        let _ = setrlimit(Resource::Nofile, wanted);
+    }
+}
+
 /// Whether the peer of a socket that only we write to is gone.
 pub(crate) fn peer_gone(socket: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};

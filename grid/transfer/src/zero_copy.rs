@@ -107,3 +107,38 @@ pub(crate) fn start_writeback(file: BorrowedFd<'_>, offset: i64, len: i64) {
     // SAFETY: the descriptor is borrowed for the call; the call touches no memory of this process.
     let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn what_a_file_refuses_stays_in_the_pipe() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let mut near = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let (far, _) = listener.accept().expect("accept");
+        near.write_all(b"eight by").expect("write");
+        let mut pipe = Pipe::new().expect("a pipe");
+        while pipe.held() < 8 {
+            let left = 8 - pipe.held() as u64;
+            assert!(pipe.take(far.as_fd(), left).expect("taken") > 0);
+        }
+        let dir = tempfile::tempdir().expect("folder");
+        let path = dir.path().join("f");
+        std::fs::write(&path, [b'.'; 10]).expect("write");
+        let locked = std::fs::File::open(&path).expect("open");
+        assert!(pipe.write_to(&locked, 0).is_err(), "a descriptor for reading");
+        assert_eq!(pipe.held(), 8);
+        let mut some = [0; 3];
+        assert_eq!(pipe.read(&mut some).expect("read"), 3);
+        assert_eq!(&some, b"eig");
+        let open = OpenOptions::new().write(true).open(&path).expect("open");
+        pipe.write_to(&open, 2).expect("written");
+        assert_eq!(pipe.held(), 0);
+        assert_eq!(std::fs::read(&path).expect("read"), b"..ht by...");
+        assert_eq!(pipe.read(&mut some).expect("read"), 0);
+    }
+}

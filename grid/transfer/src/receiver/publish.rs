@@ -7,8 +7,8 @@
 //!                            \-> content of group k is on disk: read back, compare, rename -> group k+1 ...
 //! ```
 //!
-//! so one flush serves the content of one group and the names of the one before. A large file is flushed,
-//! compared (on several threads) and renamed alone.
+//! so one flush serves the content of one group and the names of the one before. A large file is flushed
+//! and compared at the same time (on several threads), then renamed alone.
 
 use super::Receiver;
 use super::file::{InFile, part_fd};
@@ -48,6 +48,13 @@ struct Queues {
     closed: bool,
 }
 
+impl Queues {
+    /// Whether a whole group waits.
+    fn has_group(&self) -> bool {
+        self.small.len() >= GROUP_FILES || self.small_bytes >= GROUP_BYTES
+    }
+}
+
 /// The queues of finished files.
 #[derive(Default)]
 pub(super) struct Publisher {
@@ -63,14 +70,20 @@ impl Publisher {
     /// A file is complete.
     pub(super) fn queue(&self, file: Arc<InFile>) {
         let mut q = self.lock();
-        if file.size() <= GROUP_FILE_MAX {
+        let wake = if file.size() <= GROUP_FILE_MAX {
             q.small_bytes += file.size();
             q.small.push_back(file);
+            // Between the first file of a group and the last the publisher only waits for more: it is not
+            // woken for each.
+            q.small.len() == 1 || q.hurry || q.has_group()
         } else {
             q.large.push_back(file);
-        }
+            true
+        };
         drop(q);
-        self.changed.notify_all();
+        if wake {
+            self.changed.notify_all();
+        }
     }
 
     /// Whether groups should be published without waiting for more files.
@@ -111,8 +124,7 @@ impl Publisher {
             if q.closed {
                 return None;
             }
-            let full = q.small.len() >= GROUP_FILES || q.small_bytes >= GROUP_BYTES;
-            if full || q.hurry && (pending || !q.small.is_empty()) {
+            if q.has_group() || q.hurry && (pending || !q.small.is_empty()) {
                 break;
             }
             if deadline.is_none() && !q.small.is_empty() {
@@ -190,15 +202,16 @@ pub(super) fn run_large(rx: &Receiver<'_>) {
     let mut buf = vec![0u8; HASH_BUFFER];
     while let Some(file) = rx.publisher.next_large() {
         let begun = Instant::now();
-        let flushed = prepare(rx, &file).and_then(|fd| match fd {
-            Some(fd) => Ok(rustix::fs::fsync(&*fd)?),
-            None => Ok(()),
-        });
-        if let Err(e) = flushed {
+        let right = match prepare(rx, &file) {
+            Ok(Some(fd)) => flush_and_verify(rx, &file, &fd, &mut buf),
+            Ok(None) => Ok(false),
+            Err(e) => Err(e),
+        };
+        let right = right.unwrap_or_else(|e| {
             rx.fail_file(&file, FileErrorKind::Destination, "flush", &e);
-            continue;
-        }
-        if verify(rx, &file, &mut buf) {
+            false
+        });
+        if right {
             let done = rename(rx, vec![Arc::clone(&file)]);
             match rx.place.sync_folder(&file.path) {
                 Ok(()) => rx.durable(done),
@@ -207,6 +220,17 @@ pub(super) fn run_large(rx: &Receiver<'_>) {
         }
         rx.spent_on_disk(begun);
     }
+}
+
+/// Waits for the disk and reads back at once; both must have ended before the file gets its name.
+fn flush_and_verify(rx: &Receiver<'_>, file: &Arc<InFile>, fd: &OwnedFd, buf: &mut [u8]) -> io::Result<bool> {
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| rustix::fs::fsync(fd));
+        let right = verify(rx, file, buf);
+        let flushed = flush.join();
+        flushed.map_err(|_| io::Error::other("the flush ended abnormally"))??;
+        Ok(right)
+    })
 }
 
 /// A file that has its name.
