@@ -65,6 +65,8 @@ const MTU_BYTES: u32 = 6_000;
 const QUEUE_BYTES_PER_MBPS: u64 = 1_024;
 /// What the rate plan leaves free on each route.
 pub const HEADROOM: &str = "1.5%";
+/// Rate of a stream that lost its lease; reserved for twice as many streams as a route has ports.
+const FLOOR: &str = "64kbps";
 /// The host that sends and the host that receives.
 pub const SENDER: &str = "sandiego";
 /// See [`SENDER`].
@@ -159,10 +161,12 @@ impl Net {
         for (r, route) in ROUTES.iter().enumerate() {
             let _ = writeln!(
                 text,
-                "[[route]]\nname = \"{}\"\ncapacity = \"{}bps\"\nheadroom = \"{HEADROOM}\"\nto = [\"10.{}.0.0/16\"]",
+                "[[route]]\nname = \"{}\"\ncapacity = \"{}bps\"\nheadroom = \"{HEADROOM}\"\nto = [\"10.{}.0.0/16\"]\n\
+                 floor = \"{FLOOR}\"\nmax_streams = {}",
                 route.name,
                 self.capacity(route).bps(),
-                r + 1
+                r + 1,
+                2 * route.ports.len()
             );
         }
         text
