@@ -161,6 +161,8 @@ pub(crate) struct Counters {
     pub walk_done: AtomicBool,
     /// Nanoseconds that stream threads spent reading files.
     pub read_ns: AtomicU64,
+    /// Nanoseconds that stream threads spent in digests.
+    pub hash_ns: AtomicU64,
     /// Nanoseconds that stream threads spent in writes to sockets.
     pub write_ns: AtomicU64,
     /// Nanoseconds that stream threads had nothing to send.

@@ -122,7 +122,7 @@ impl<'c> Inlet<'c> {
     }
 
     /// Moves some bytes of a payload to a file.
-    fn to_file(&mut self, fd: &OwnedFd, at: u64, left: u64, large: bool) -> io::Result<Moved> {
+    fn move_to(&mut self, fd: &OwnedFd, at: u64, left: u64, large: bool) -> io::Result<Moved> {
         if !large || !self.is_spliceable() {
             let part = self.inside(left)?;
             let begun = Instant::now();
@@ -240,7 +240,7 @@ fn take(rx: &Receiver<'_>, inlet: &mut Inlet<'_>, file: &Arc<InFile>, header: &H
     let mut at = header.part.offset;
     let mut spent = Duration::ZERO;
     while left > 0 {
-        let moved = inlet.to_file(&fd, at, left, header.part.len >= SPLICE_MIN)?;
+        let moved = inlet.move_to(&fd, at, left, header.part.len >= SPLICE_MIN)?;
         spent += moved.spent;
         at += moved.bytes;
         left = left.saturating_sub(moved.bytes);

@@ -19,7 +19,7 @@ use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Zeros that stand for bytes that a file lost while it was sent.
 const PADDING: [u8; 16 << 10] = [0; 16 << 10];
@@ -109,9 +109,13 @@ fn send_piece(
         Ok(false) => Ok(None),
         Err(e) => Err(e),
     };
-    spent(&tx.progress.counters.read_ns, begun);
+    let took = begun.elapsed();
     let header = match ready {
-        Ok(Some(header)) => header,
+        Ok(Some((header, hashing))) => {
+            spent(&tx.progress.counters.read_ns, took.saturating_sub(hashing));
+            spent(&tx.progress.counters.hash_ns, hashing);
+            header
+        }
         Ok(None) => {
             tx.changed(file, piece.generation);
             return Ok(());
@@ -135,7 +139,7 @@ fn send_piece(
     } else {
         send_large(conn, &fd, buf, &header)
     };
-    spent(&tx.progress.counters.write_ns, begun);
+    spent(&tx.progress.counters.write_ns, begun.elapsed());
     add(&tx.progress.counters.bytes_sent, u64::from(part.len));
     if !complete? {
         tx.changed(file, piece.generation);
@@ -143,8 +147,8 @@ fn send_piece(
     Ok(())
 }
 
-fn spent(counter: &AtomicU64, begun: Instant) {
-    add(counter, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0));
+fn spent(counter: &AtomicU64, took: Duration) {
+    add(counter, u64::try_from(took.as_nanos()).unwrap_or(0));
 }
 
 /// Reads a small file whole; `None` when it changed meanwhile.
@@ -154,34 +158,45 @@ fn small(
     buf: &mut [u8],
     part: Part,
     announced: crate::wire::Identity,
-) -> io::Result<Option<Header>> {
+) -> io::Result<Option<(Header, Duration)>> {
     let into = buf
         .get_mut(..usize::try_from(part.len).unwrap_or(usize::MAX))
         .unwrap_or_default();
     if sys::pread_full(fd, into, 0)? < into.len() || !is_same(fd, announced)? {
         return Ok(None);
     }
+    let begun = Instant::now();
     let digest = match tx.options.digest {
         DigestMode::None => [0; 32],
         DigestMode::Blake3 => piece_digest(announced.size, 0, into).map_err(io::Error::other)?,
     };
-    Ok(Some(Header {
+    let header = Header {
         flags: FLAG_STABLE,
         part,
         digest,
-    }))
+    };
+    Ok(Some((header, begun.elapsed())))
 }
 
 /// Digests a piece of a larger file; `None` when it is shorter than it was.
-fn large(tx: &Sender<'_>, fd: &OwnedFd, buf: &mut [u8], part: Part, size: u64) -> io::Result<Option<Header>> {
+fn large(
+    tx: &Sender<'_>,
+    fd: &OwnedFd,
+    buf: &mut [u8],
+    part: Part,
+    size: u64,
+) -> io::Result<Option<(Header, Duration)>> {
     let digest = match tx.options.digest {
-        DigestMode::None => Some([0; 32]),
+        DigestMode::None => Some(([0; 32], Duration::ZERO)),
         DigestMode::Blake3 => hash::piece_digest(size, fd, part.offset, part.len, buf)?,
     };
-    Ok(digest.map(|digest| Header {
-        flags: 0,
-        part,
-        digest,
+    Ok(digest.map(|(digest, hashing)| {
+        let header = Header {
+            flags: 0,
+            part,
+            digest,
+        };
+        (header, hashing)
     }))
 }
 

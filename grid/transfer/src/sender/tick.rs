@@ -1,8 +1,8 @@
 //! Ten times a second: paces are renewed, `TCP_INFO` is sampled, and what limits is judged.
 //!
-//! Of the time that the stream threads had since the last look, one share went into reading (and digests),
-//! one into sockets, one into waiting for work. The largest decides; a socket's time is told apart by the
-//! kernel's own accounts (`tcpi_rwnd_limited`, `tcpi_busy_time`) and by whether a pace was set.
+//! Of the time that the stream threads had since the last look, one share went into reading, one into
+//! digests, one into sockets, one into waiting for work. The largest decides; a socket's time is told apart
+//! by the kernel's own accounts (`tcpi_rwnd_limited`, `tcpi_busy_time`) and by whether a pace was set.
 
 use super::Sender;
 use crate::limits::TICK_MS;
@@ -34,8 +34,8 @@ pub(super) struct Ticker {
     looked: Instant,
     /// (when, acknowledged bytes) of the last looks.
     acked: VecDeque<(Instant, u64)>,
-    /// read, write, idle nanoseconds at the last look.
-    spent: [u64; 3],
+    /// read, hash, write, idle nanoseconds at the last look.
+    spent: [u64; 4],
 }
 
 impl Ticker {
@@ -44,7 +44,7 @@ impl Ticker {
             streams: Vec::new(),
             looked: Instant::now(),
             acked: VecDeque::new(),
-            spent: [0; 3],
+            spent: [0; 4],
         }
     }
 
@@ -111,8 +111,8 @@ impl Ticker {
             });
         }
         let c = &tx.progress.counters;
-        let now = [&c.read_ns, &c.write_ns, &c.idle_ns].map(|n| n.load(Ordering::Relaxed));
-        let [read, write, idle] = std::array::from_fn(|i| {
+        let now = [&c.read_ns, &c.hash_ns, &c.write_ns, &c.idle_ns].map(|n| n.load(Ordering::Relaxed));
+        let [read, hash, write, idle] = std::array::from_fn(|i| {
             now.get(i)
                 .copied()
                 .unwrap_or(0)
@@ -121,10 +121,11 @@ impl Ticker {
         self.spent = now;
         let receiver_busy = c.receiver_busy_permille.load(Ordering::Relaxed) >= RECEIVER_BUSY;
         let limited_by = match () {
-            () if read + write + idle == 0 => Limiter::Unknown,
-            () if idle >= read.max(write) && receiver_busy => Limiter::ReceiverDisk,
-            () if idle >= read.max(write) => Limiter::Unknown,
-            () if read >= write => Limiter::SenderDisk,
+            () if read + hash + write + idle == 0 => Limiter::Unknown,
+            () if idle >= read.max(hash).max(write) && receiver_busy => Limiter::ReceiverDisk,
+            () if idle >= read.max(hash).max(write) => Limiter::Unknown,
+            () if read >= hash.max(write) => Limiter::SenderDisk,
+            () if hash >= write => Limiter::Cpu,
             () if paced => Limiter::NetworkPace,
             () if rwnd_us * 2 > busy_us && receiver_busy => Limiter::ReceiverDisk,
             () if busy_us > 0 && min_rtt_is_small(&shown) => Limiter::Cpu,
