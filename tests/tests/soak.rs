@@ -1,12 +1,14 @@
 //! kill -9, cut, stall and corrupt: seeded faults on copies of a tree on a real disk.
 
+use kuroshio_tests::soak::episode::{LAST, Planned};
 use kuroshio_tests::soak::proxy::{FlipOrder, Proxy, Way};
 use kuroshio_tests::soak::rng::Rng;
 use kuroshio_tests::soak::tree::Shape;
-use kuroshio_tests::soak::{Config, Totals, run, state, tree};
+use kuroshio_tests::soak::{Config, Fault, Soak, Totals, run, state, tree};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// `TMPFS_MAGIC` of `linux/magic.h`.
@@ -97,7 +99,45 @@ fn soak_of_a_hundred_faults() {
     let dir = folder();
     let totals = run(&config, dir.path()).expect("a soak");
     check(&config, &totals);
-    assert!(totals.overhead_permyriad() < 500, "{totals}");
+    assert!(totals.interrupted.overhead_permyriad() < 500, "{totals}");
+}
+
+#[test]
+#[ignore = "minutes: make soak"]
+fn soak_of_the_moment_behind_the_last_file() {
+    let shape = Shape {
+        files: 300,
+        most: 64 << 10,
+        large: 1,
+        large_bytes: 4 << 20,
+        sparse: 2,
+    };
+    let config = Config {
+        faults: 24,
+        per_copy: 1,
+        shape,
+        rates: &["1G"],
+        seed: number("KUROSHIO_SOAK_SEED", 7),
+    };
+    let dir = folder();
+    let mut soak = Soak::new(&config, dir.path()).expect("a soak");
+    for n in 0..config.faults {
+        let fault = [Fault::KillClient, Fault::KillService, Fault::Cut][n as usize % 3];
+        let way = if n % 2 == 0 { Way::Up } else { Way::Down };
+        let at = |_, rng: &mut Rng| {
+            vec![Planned {
+                position: LAST,
+                delay: Duration::from_micros(rng.below(4000)),
+                fault,
+            }]
+        };
+        soak.copy(way, true, at).expect("a copy");
+    }
+    let totals = soak.totals;
+    println!("{totals}");
+    assert!(totals.problems.is_empty(), "{}", totals.problems.join("\n"));
+    assert!(totals.hits() > 0, "no fault came in time");
+    assert_eq!((totals.lost, totals.again), (0, 0), "{totals}");
 }
 
 /// What arrives when `sent` goes through a proxy with an order to flip.

@@ -21,10 +21,14 @@ const TRY: Duration = Duration::from_millis(400);
 /// Runs that may fail without a fault of ours before the copy is given up.
 const MAX_STRANGE: u32 = 3;
 
+/// Position behind the last file: links, folders and the last flush are still to come.
+pub const LAST: u64 = u64::MAX;
+
 /// A fault to come.
 #[derive(Debug, Clone, Copy)]
 pub struct Planned {
-    /// Not before so many bytes have been sent in all runs of the copy.
+    /// Not before so many bytes have been sent in all runs of the copy; [`LAST`]: not before every file has
+    /// been told as durable.
     pub position: u64,
     /// And so long after that (or after the start of the run).
     pub delay: Duration,
@@ -68,6 +72,8 @@ pub struct Episode<'a> {
     shown: HashMap<String, Vec<u8>>,
     by_size: HashMap<u64, Vec<u8>>,
     minimum: u64,
+    /// Regular files, each once.
+    inodes: usize,
     dest: PathBuf,
     proxy: Proxy,
     serve: Serve,
@@ -77,7 +83,6 @@ pub struct Episode<'a> {
     wire_flips: Vec<Flip>,
     /// First byte and length of each piece that was resent.
     resent: Vec<(u64, u64)>,
-    resent_bytes: u64,
     changed_bytes: u64,
     failures: u64,
     /// Faults of this run.
@@ -153,6 +158,7 @@ impl<'a> Episode<'a> {
             earlier: HashMap::new(),
             by_size,
             minimum,
+            inodes: seen.len(),
             dest,
             proxy,
             serve,
@@ -160,7 +166,6 @@ impl<'a> Episode<'a> {
             disk_flips: Vec::new(),
             wire_flips: Vec::new(),
             resent: Vec::new(),
-            resent_bytes: 0,
             changed_bytes: 0,
             failures: 0,
             log: Vec::new(),
@@ -298,7 +303,11 @@ impl<'a> Episode<'a> {
                 self.problem(&format!("nothing moved for {} s", PATIENCE.as_secs()));
                 return Ok(attempt.kill());
             }
-            let Some(next) = plan.front().copied().filter(|p| sent >= p.position) else {
+            let reached = |at: u64| match at {
+                LAST => self.acknowledged.len() + attempt.count("durable") >= self.inodes,
+                at => sent >= at,
+            };
+            let Some(next) = plan.front().copied().filter(|p| reached(p.position)) else {
                 std::thread::sleep(LOOK);
                 continue;
             };
@@ -529,7 +538,7 @@ impl<'a> Episode<'a> {
             file.write_all_at(&bytes, longest.max(size) + 1).map_err(io)?;
         }
         drop(file);
-        self.changed_bytes += size;
+        self.changed_bytes += part.bytes();
         let digest = tree::digest(&path).map_err(io)?;
         if let Some(old) = self.digests.insert(rel.clone(), digest) {
             self.earlier.insert(rel, old);
@@ -559,7 +568,6 @@ impl<'a> Episode<'a> {
                 }
                 ("resent", Some(rel)) => {
                     self.resent.push((told.offset, told.bytes));
-                    self.resent_bytes += told.bytes;
                     let end = told.offset + told.bytes;
                     let mut ours = false;
                     for flip in self.disk_flips.iter_mut().filter(|f| f.rel == rel) {
@@ -664,9 +672,15 @@ impl<'a> Episode<'a> {
         }
         self.check_wire_flips();
         self.totals.files += now.values().filter(|i| i.is_file()).count() as u64;
-        self.totals.minimum_bytes += self.minimum;
-        self.totals.sent_bytes += sent;
-        self.totals.deliberate_bytes += self.resent_bytes + self.changed_bytes;
+        let bytes = if self.failures > 0 {
+            &mut self.totals.interrupted
+        } else {
+            &mut self.totals.whole
+        };
+        bytes.minimum += self.minimum;
+        bytes.sent += sent;
+        bytes.deliberate += self.resent.iter().map(|(_, len)| len).sum::<u64>() + self.changed_bytes;
+        self.totals.ended += self.failures;
         self.totals.resent += self.resent.len() as u64;
         fs::remove_dir_all(&self.dest).map_err(io)
     }

@@ -22,13 +22,13 @@ pub mod rng;
 pub mod state;
 pub mod tree;
 
-use episode::{Episode, Planned};
+use episode::{Episode, LAST, Planned};
 use process::Home;
 use proxy::Way;
 use rng::Rng;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tree::Shape;
 
@@ -90,6 +90,48 @@ pub struct Config {
     pub seed: u64,
 }
 
+/// What was sent for some copies; see the module.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Bytes {
+    /// What had to be sent.
+    pub minimum: u64,
+    /// What was sent.
+    pub sent: u64,
+    /// What was sent again because the soak corrupted or changed it.
+    pub deliberate: u64,
+}
+
+impl Bytes {
+    /// Bytes that were sent beyond what had to be.
+    #[must_use]
+    pub const fn overhead(&self) -> u64 {
+        self.sent.saturating_sub(self.minimum + self.deliberate)
+    }
+
+    /// The same in hundredths of a percent of the minimum.
+    #[must_use]
+    pub fn overhead_permyriad(&self) -> u64 {
+        self.overhead() * 10_000 / self.minimum.max(1)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (over, percent) = (self.overhead(), self.overhead_permyriad());
+        let Self {
+            minimum,
+            sent,
+            deliberate,
+        } = self;
+        write!(
+            f,
+            "minimum {minimum} bytes, sent {sent}, of which deliberate {deliberate}, overhead {over} = {}.{:02} %",
+            percent / 100,
+            percent % 100
+        )
+    }
+}
+
 /// What happened.
 #[derive(Debug, Default)]
 pub struct Totals {
@@ -101,12 +143,12 @@ pub struct Totals {
     pub attempts: u64,
     /// Regular files that were compared at the end of the copies.
     pub files: u64,
-    /// See the module.
-    pub minimum_bytes: u64,
-    /// See the module.
-    pub sent_bytes: u64,
-    /// See the module.
-    pub deliberate_bytes: u64,
+    /// Bytes of the copies of which a run was ended by a fault.
+    pub interrupted: Bytes,
+    /// Bytes of the others.
+    pub whole: Bytes,
+    /// Runs that a fault ended.
+    pub ended: u64,
     /// Files looked at after a fault because they had been told as durable.
     pub acknowledged: u64,
     /// Those that were not there, or wrong.
@@ -129,42 +171,25 @@ impl Totals {
     pub fn hits(&self) -> u64 {
         self.faults.values().sum()
     }
-
-    /// Bytes that were sent beyond what had to be.
-    #[must_use]
-    pub const fn overhead_bytes(&self) -> u64 {
-        self.sent_bytes
-            .saturating_sub(self.minimum_bytes + self.deliberate_bytes)
-    }
-
-    /// The same in hundredths of a percent of the minimum.
-    #[must_use]
-    pub fn overhead_permyriad(&self) -> u64 {
-        self.overhead_bytes() * 10_000 / self.minimum_bytes.max(1)
-    }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds: Vec<_> = self.faults.iter().map(|(k, n)| format!("{k:?} {n}")).collect();
-        let over = self.overhead_permyriad();
         write!(
             f,
-            "soak: {} faults ({}), {} copies in {} attempts, {} files compared; minimum {} bytes, sent {}, of which \
-             deliberate {}; overhead {} bytes = {}.{:02} %, {} per fault; {} durable files looked at after a fault, \
-             lost {}, sent again {}; {} pieces resent, {} files restarted, {} streams lost, {} problems",
+            "soak: {} faults ({}), {} copies in {} attempts, {} files compared; interrupted copies: {}, {} per run \
+             that a fault ended ({}); others: {}; {} durable files looked at after a fault, lost {}, sent again {}; \
+             {} pieces resent, {} files restarted, {} streams lost, {} problems",
             self.hits(),
             kinds.join(", "),
             self.copies,
             self.attempts,
             self.files,
-            self.minimum_bytes,
-            self.sent_bytes,
-            self.deliberate_bytes,
-            self.overhead_bytes(),
-            over / 100,
-            over % 100,
-            self.overhead_bytes() / self.hits().max(1),
+            self.interrupted,
+            self.interrupted.overhead() / self.ended.max(1),
+            self.ended,
+            self.whole,
             self.acknowledged,
             self.lost,
             self.again,
@@ -188,13 +213,17 @@ fn choose(weights: &[(Fault, u64)], rng: &mut Rng) -> Fault {
 }
 
 /// Faults in the order of the bytes at which they come; some just at the start or the end of a run.
-fn plan(n: u64, secure: bool, minimum: u64, rng: &mut Rng) -> VecDeque<Planned> {
+fn plan(n: u64, secure: bool, minimum: u64, rng: &mut Rng) -> Vec<Planned> {
     let mut out: Vec<_> = (0..n)
         .map(|_| {
-            let fault = choose(if secure { SECURE } else { CLEAR }, rng);
+            let mut fault = choose(if secure { SECURE } else { CLEAR }, rng);
             let (position, delay_ms) = match rng.below(10) {
                 0 => (0, rng.below(200)),
                 1 if secure => (minimum, rng.below(250)),
+                2 if secure => {
+                    fault = [Fault::KillClient, Fault::KillService, Fault::Cut][rng.index(3)];
+                    (LAST, rng.below(30))
+                }
                 _ => (rng.below(minimum), rng.below(4)),
             };
             Planned {
@@ -205,48 +234,100 @@ fn plan(n: u64, secure: bool, minimum: u64, rng: &mut Rng) -> VecDeque<Planned> 
         })
         .collect();
     out.sort_by_key(|p| p.position);
-    out.into()
+    out
 }
 
-/// Copies the tree with faults until enough have hit. `dir` is on a real disk and is emptied by the caller.
+/// A tree on disk, the command, and what has happened so far.
+pub struct Soak<'a> {
+    config: &'a Config,
+    source: PathBuf,
+    home: Home,
+    rng: Rng,
+    /// What happened.
+    pub totals: Totals,
+}
+
+impl<'a> Soak<'a> {
+    /// Makes the tree. `dir` is on a real disk, empty, and removed by the caller.
+    ///
+    /// # Errors
+    /// The tree cannot be made or the command cannot be built.
+    pub fn new(config: &'a Config, dir: &Path) -> Result<Self, String> {
+        let mut rng = Rng::new(config.seed);
+        let source = dir.join("tree");
+        tree::make(&source, config.shape, rng.next()).map_err(|e| format!("{}: {e}", source.display()))?;
+        let home = Home {
+            binary: process::binary()?,
+            dir: dir.to_path_buf(),
+        };
+        Ok(Self {
+            config,
+            source,
+            home,
+            rng,
+            totals: Totals::default(),
+        })
+    }
+
+    /// One copy with the faults that `plan` makes for a number of bytes.
+    ///
+    /// # Errors
+    /// The soak itself cannot go on.
+    pub fn copy(
+        &mut self,
+        way: Way,
+        secure: bool,
+        plan: impl FnOnce(u64, &mut Rng) -> Vec<Planned>,
+    ) -> Result<(), String> {
+        let before = self.totals.hits();
+        let begun = Instant::now();
+        let number = self.totals.copies;
+        let mut episode = Episode::new(
+            &self.home,
+            &self.source,
+            number,
+            way,
+            secure,
+            &mut self.rng,
+            &mut self.totals,
+        )?;
+        let faults = plan(episode.minimum(), episode.rng());
+        let planned = faults.len();
+        episode.run(faults.into(), self.config.rates)?;
+        eprintln!(
+            "copy {number} ({}, {}): {} of {planned} faults hit, {} s; {}",
+            if way == Way::Up { "push" } else { "pull" },
+            if secure { "TLS" } else { "clear text" },
+            self.totals.hits() - before,
+            begun.elapsed().as_secs(),
+            self.totals,
+        );
+        Ok(())
+    }
+}
+
+/// Copies the tree with faults until enough have hit: push and pull under TLS and in clear text.
 ///
 /// # Errors
 /// The soak itself could not run; what it found is in [`Totals::problems`].
 pub fn run(config: &Config, dir: &Path) -> Result<Totals, String> {
-    let failed = |e: std::io::Error| format!("{}: {e}", dir.display());
-    let mut rng = Rng::new(config.seed);
-    let source = dir.join("tree");
-    tree::make(&source, config.shape, rng.next()).map_err(failed)?;
-    let home = Home {
-        binary: process::binary()?,
-        dir: dir.to_path_buf(),
-    };
-    let mut totals = Totals::default();
-    let begun = Instant::now();
+    let mut soak = Soak::new(config, dir)?;
     let mut fruitless = 0;
-    while totals.hits() < config.faults && fruitless < 5 {
-        let before = totals.hits();
-        // Push under TLS, pull under TLS, push in clear text, push and pull under TLS, pull in clear text, ...
-        let secure = totals.copies % 3 != 2;
-        let way = if totals.copies % 2 == 0 {
+    while soak.totals.hits() < config.faults && fruitless < 5 {
+        let before = soak.totals.hits();
+        let secure = soak.totals.copies % 3 != 2;
+        let way = if soak.totals.copies % 2 == 0 {
             Way::Up
         } else {
             Way::Down
         };
-        let mut episode = Episode::new(&home, &source, totals.copies, way, secure, &mut rng, &mut totals)?;
-        let minimum = episode.minimum();
         let wanted = (config.faults - before).min(config.per_copy);
-        let faults = plan(wanted, secure, minimum, episode.rng());
-        episode.run(faults, config.rates)?;
-        fruitless = if totals.hits() == before { fruitless + 1 } else { 0 };
-        eprintln!(
-            "copy {} ({}, {}): {} of {wanted} faults hit, {} s; {totals}",
-            totals.copies,
-            if way == Way::Up { "push" } else { "pull" },
-            if secure { "TLS" } else { "clear text" },
-            totals.hits() - before,
-            begun.elapsed().as_secs(),
-        );
+        soak.copy(way, secure, |minimum, rng| plan(wanted, secure, minimum, rng))?;
+        fruitless = if soak.totals.hits() == before {
+            fruitless + 1
+        } else {
+            0
+        };
     }
-    Ok(totals)
+    Ok(soak.totals)
 }
