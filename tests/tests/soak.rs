@@ -140,6 +140,44 @@ fn soak_of_the_moment_behind_the_last_file() {
     assert_eq!((totals.lost, totals.again), (0, 0), "{totals}");
 }
 
+#[test]
+#[ignore = "a flip in clear text must end the run or be without effect"]
+fn flips_in_control_messages_are_noticed() {
+    let shape = Shape {
+        files: 300,
+        most: 16 << 10,
+        large: 1,
+        large_bytes: 1 << 20,
+        sparse: 2,
+    };
+    let config = Config {
+        faults: 24,
+        per_copy: 1,
+        shape,
+        rates: &["1G"],
+        seed: number("KUROSHIO_SOAK_SEED", 7),
+    };
+    let dir = folder();
+    let mut soak = Soak::new(&config, dir.path()).expect("a soak");
+    for n in 0..config.faults {
+        let way = if n % 2 == 0 { Way::Up } else { Way::Down };
+        let plan = |_, _: &mut Rng| {
+            vec![Planned {
+                position: 0,
+                delay: Duration::ZERO,
+                fault: Fault::FlipControl,
+            }]
+        };
+        if let Err(text) = soak.copy(way, false, plan) {
+            soak.totals.problems.push(text);
+        }
+    }
+    let totals = soak.totals;
+    println!("{totals}");
+    assert!(totals.problems.is_empty(), "{}", totals.problems.join("\n"));
+    assert!(totals.hits() > 0, "no flip came in time");
+}
+
 /// What arrives when `sent` goes through a proxy with an order to flip.
 fn through(sent: &[u8], order: Option<FlipOrder>) -> (Vec<u8>, usize) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");

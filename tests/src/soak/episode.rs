@@ -330,7 +330,7 @@ impl<'a> Episode<'a> {
                         cut += usize::from(matches!(next.fault, Fault::CutStream | Fault::FlipTls));
                         may_end |= hit == Hit::MayEnd || cut >= STREAMS;
                     }
-                    if hit == Hit::MayEnd && next.fault != Fault::FlipWire && next.fault != Fault::FlipTls {
+                    if hit == Hit::MayEnd && !next.fault.is_flip_on_the_way() {
                         return Ok(true);
                     }
                 }
@@ -381,7 +381,7 @@ impl<'a> Episode<'a> {
                     ends(cut)
                 }
             }
-            Fault::FlipWire | Fault::FlipTls => self.flip_wire(fault, attempt),
+            Fault::FlipWire | Fault::FlipTls | Fault::FlipControl => self.flip_wire(fault, attempt),
             Fault::FlipDisk => goes_on(self.flip_disk(attempt)),
             Fault::FlipAtRest => self.flip_at_rest(attempt)?,
             Fault::Change => goes_on(self.change(attempt)?),
@@ -401,7 +401,7 @@ impl<'a> Episode<'a> {
         self.proxy.order_flip(
             FlipOrder {
                 way: self.way,
-                data: true,
+                data: fault != Fault::FlipControl,
             },
             &mut self.rng,
         );

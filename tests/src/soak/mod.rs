@@ -51,12 +51,20 @@ pub enum Fault {
     FlipWire,
     /// A bit flipped in a data stream under TLS, which ends that stream.
     FlipTls,
+    /// A bit flipped in a control connection, in clear text.
+    FlipControl,
     /// A bit flipped in a journalled piece of a part file that is not complete.
     FlipDisk,
     /// The receiver killed and a bit flipped in what it left.
     FlipAtRest,
     /// A source file written to while it is sent.
     Change,
+}
+
+impl Fault {
+    const fn is_flip_on_the_way(self) -> bool {
+        matches!(self, Self::FlipWire | Self::FlipTls | Self::FlipControl)
+    }
 }
 
 /// Weights of the faults of a copy under TLS.
