@@ -1,6 +1,7 @@
 //! kill -9, cut, stall and corrupt: seeded faults on copies of a tree on a real disk.
 
 use kuroshio_tests::soak::episode::{LAST, Planned};
+use kuroshio_tests::soak::process::{PATIENCE, Stopped};
 use kuroshio_tests::soak::proxy::{FlipOrder, Proxy, Way};
 use kuroshio_tests::soak::rng::Rng;
 use kuroshio_tests::soak::tree::Shape;
@@ -8,7 +9,7 @@ use kuroshio_tests::soak::{Config, Fault, Soak, Totals, run, state, tree};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// `TMPFS_MAGIC` of `linux/magic.h`.
@@ -240,6 +241,59 @@ fn the_proxy_cuts() {
     assert!(rest.is_empty());
     let again = TcpStream::connect(proxy.address()).expect("the proxy still listens");
     drop((listener.accept().expect("accept"), again));
+}
+
+#[test]
+fn a_stopped_process_stands_still_until_it_goes_on() {
+    let mut child = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .expect("sleep");
+    let state = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("stat");
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+    };
+    let stopped = Stopped::new(child.id()).expect("stopped");
+    let (during, begun) = (state(), Instant::now());
+    drop(stopped);
+    while state() == Some('T') && begun.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    let after = state();
+    child.kill().and_then(|()| child.wait()).expect("ended");
+    assert_eq!(during, Some('T'));
+    assert_ne!(after, Some('T'));
+}
+
+#[test]
+fn the_journal_is_read_from_outside() {
+    let dir = folder();
+    let session = dir.path().join(".kuroshio-partial/00");
+    std::fs::create_dir_all(&session).expect("mkdir");
+    let mut journal = Vec::new();
+    for (kind, key, offset, len) in [
+        (1u8, 0u8, 0u64, 1u32),
+        (2, 7, 0, 100),
+        (2, 7, 100, 50),
+        (3, 7, 0, 100),
+        (2, 8, 0, 9),
+        (5, 8, 0, 0),
+    ] {
+        let mut record = [0u8; 72];
+        record[0] = kind;
+        record[4..8].copy_from_slice(&len.to_le_bytes());
+        record[8..24].fill(key);
+        record[24..32].copy_from_slice(&offset.to_le_bytes());
+        journal.extend_from_slice(&record);
+    }
+    std::fs::write(session.join("journal"), [&journal[..], b"torn"].concat()).expect("write");
+    std::fs::write(session.join("07".repeat(16)), [0; 150]).expect("write");
+    let parts = state::parts(dir.path());
+    let seen: Vec<_> = parts
+        .iter()
+        .map(|p| (p.there, p.bytes(), p.dropped.len(), p.verified))
+        .collect();
+    assert_eq!(seen, [(Some(150), 50, 1, false), (None, 9, 0, true)]);
 }
 
 fn small_tree(at: &Path) {

@@ -86,6 +86,9 @@ fn records(journal: &[u8]) -> BTreeMap<Vec<u8>, Part> {
         ) else {
             continue;
         };
+        if !(PIECE..=VERIFIED).contains(kind) {
+            continue;
+        }
         let part = out.entry(key.to_vec()).or_default();
         match *kind {
             PIECE => drop(part.pieces.insert(offset, len)),
