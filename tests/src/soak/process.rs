@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Longest wait for anything that must come; only a hang lasts so long.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Lines of standard error that are kept for a report.
 const TAIL: usize = 30;
 
