@@ -297,3 +297,77 @@ fn written(rx: &Receiver<'_>, file: &Arc<InFile>, header: &Header) {
         rx.look();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let near = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        (near, listener.accept().expect("accept").0)
+    }
+
+    /// Moves all that `near` sends to a file opened by `how`.
+    fn moved(how: &OpenOptions, data: &[u8]) -> (Vec<u8>, bool, io::Result<()>) {
+        let (mut near, far) = pair();
+        let dir = tempfile::tempdir().expect("folder");
+        let path = dir.path().join("f");
+        std::fs::write(&path, []).expect("made");
+        let fd: OwnedFd = how.open(&path).expect("open").into();
+        let mut conn = Conn::plain(far);
+        let mut inlet = Inlet::new(&mut conn);
+        let mut done = Ok(());
+        std::thread::scope(|scope| {
+            scope.spawn(move || near.write_all(data).expect("sent"));
+            let (mut at, len) = (0, data.len() as u64);
+            while at < len {
+                let part = inlet
+                    .move_to(&fd, at, len - at, true)
+                    .expect("the stream is whole");
+                at += part.bytes;
+                done = std::mem::replace(&mut done, Ok(())).and(part.written);
+            }
+        });
+        let piped = inlet.pipe.is_some();
+        (std::fs::read(&path).expect("read"), piped, done)
+    }
+
+    #[test]
+    fn a_file_that_takes_no_pipe_is_written_through_the_buffer() {
+        let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+        let (there, piped, done) = moved(OpenOptions::new().write(true), &data);
+        assert!(
+            there == data && piped && done.is_ok(),
+            "through the pipe: {done:?}"
+        );
+        // A descriptor that appends is what `splice` refuses with EINVAL on every file system.
+        let (there, piped, done) = moved(OpenOptions::new().append(true), &data);
+        assert!(there == data && !piped && done.is_ok(), "past the pipe: {done:?}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_the_stream_in_step() {
+        let (there, _, done) = moved(OpenOptions::new().read(true), &[7; 500_000]);
+        assert!(there.is_empty() && done.is_err(), "{done:?}");
+    }
+
+    #[test]
+    fn small_frames_are_read_ahead_and_none_is_lost() {
+        let (mut near, far) = pair();
+        near.write_all(&[1; HEADER_LEN]).expect("sent");
+        near.write_all(&[2; 10]).expect("sent");
+        near.write_all(&[3; HEADER_LEN - 1]).expect("sent");
+        drop(near);
+        let mut conn = Conn::plain(far);
+        let mut inlet = Inlet::new(&mut conn);
+        inlet.ahead = true;
+        assert_eq!(inlet.header().expect("whole"), Some([1; HEADER_LEN]));
+        inlet.drain(10).expect("ten bytes");
+        let torn = inlet.header().expect_err("a header that ends inside");
+        assert_eq!(torn.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
