@@ -50,6 +50,9 @@ const VARIATION_BOUND: f64 = 0.1;
 const MAC_AND_FCS_BYTES: u32 = 18;
 /// The kernel's own pacing through iperf3 on the same machine: target in Mbps, p99 of 2 ms windows over mean.
 const KERNEL_BURST: [(u64, f64); 4] = [(50, 1.39), (250, 1.46), (500, 1.46), (900, 1.16)];
+/// A run that the machine disturbed is made again until there were so many times the runs asked for; what is
+/// missing then is filled with disturbed ones, which are marked.
+const TRIES: u32 = 3;
 /// A service that has not printed its ticket by then has failed.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -104,7 +107,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     streams: Vec<u32>,
     /// Runs of each
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// MTU of both hosts, bytes
     #[arg(long, default_value_t = 1500)]
@@ -197,8 +200,10 @@ fn inside(args: &Args) -> Result<u8, Failure> {
             let file = scratch.0.join("source");
             fill(&file, target)?;
             let mut runs = Vec::new();
-            for _ in 0..args.runs {
-                let (figures, emulator, retransmissions) = run(args, &program, &scratch.0, &file, case)?;
+            let mut left = args.runs * TRIES;
+            while runs.len() < args.runs as usize {
+                let one = run(args, &program, &scratch.0, &file, case)?;
+                let (figures, emulator, _) = &one;
                 eprintln!(
                     "{:5} Mbps {streams} streams: {:+.3} %, variation {:.3}, burst {:.2}, late p99.9 {} us{}",
                     target.bps() / 1_000_000,
@@ -211,8 +216,12 @@ fn inside(args: &Args) -> Result<u8, Failure> {
                         .as_ref()
                         .map_or(String::new(), |d| format!("; disturbed: {d}"))
                 );
-                disturbed |= emulator.disturbed.is_some() || emulator.machine_lost > 0;
-                runs.push((figures, emulator, retransmissions));
+                left -= 1;
+                let counts = emulator.disturbed.is_none() && emulator.machine_lost == 0;
+                if counts || (left as usize) < args.runs as usize - runs.len() {
+                    disturbed |= !counts;
+                    runs.push(one);
+                }
             }
             let (value, ok) = told(case, &runs);
             held &= ok;
@@ -430,8 +439,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A case as it stands in the result, and whether its checks hold: each for the median of its runs, and
-/// overshoot for the worst.
+/// A case as it stands in the result, and whether its checks hold: each for the median of its runs.
 fn told(case: Case, runs: &[(Figures, EmulatorReport, u64)]) -> (Value, bool) {
     let all = |pick: fn(&Figures) -> f64| runs.iter().map(|r| pick(&r.0)).collect::<Vec<_>>();
     let picks: [(&str, fn(&Figures) -> f64); 7] = [
@@ -449,9 +457,8 @@ fn told(case: Case, runs: &[(Figures, EmulatorReport, u64)]) -> (Value, bool) {
         medians.insert(name, median(all(pick)));
         each.insert(name, all(pick));
     }
-    let most = |pick: fn(&Figures) -> f64| all(pick).into_iter().fold(0.0, f64::max);
     let error = median(all(|f| f.rate)) - 1.0;
-    let first = most(|f| f.first_second).max(most(|f| f.first_second_peak_100ms));
+    let first = median(all(|f| f.first_second.max(f.first_second_peak_100ms)));
     let variation = median(all(|f| f.variation_10ms));
     let checks = [
         (
