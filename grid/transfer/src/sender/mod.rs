@@ -246,7 +246,8 @@ fn start_stream<'scope>(
             return None;
         }
     }
-    if tx.sched().add_stream(StreamId(id), rate.get()).is_err() {
+    // No hint of its speed: a lease begins at the floor and rises, what the stream carries is measured.
+    if tx.sched().add_stream(StreamId(id), None).is_err() {
         return None;
     }
     let alive = ticker.add(route, Arc::clone(&rate), conn.tcp());

@@ -5,7 +5,7 @@
 //!   is told) -> end -> every file compared -> down
 //! ```
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use kuroshio_clock::now_ns;
 use kuroshio_core::units::Ratio;
+use kuroshio_service::api::CopyLine;
 use kuroshio_service::report::{CopyReport, ProgressReport};
 use kuroshio_testbed::{Captured, Counters, EmulatorReport, Testbed, Topology};
 
@@ -203,7 +204,11 @@ impl Job<'_> {
             .map_err(|e| failed(format!("kuroshio cp: {e}")))?;
         let mut child = Running(child);
         let heard = Arc::new(Mutex::new(Heard::default()));
-        let listener = listen(&mut child.0, Arc::clone(&heard));
+        let trace = self
+            .work
+            .with_file_name(format!("{}.progress.jsonl", kind.name()));
+        let trace = std::fs::File::create(&trace).map_err(|e| failed(format!("{}: {e}", trace.display())))?;
+        let listener = listen(&mut child.0, Arc::clone(&heard), trace);
         let last_words = child
             .0
             .stdout
@@ -245,14 +250,21 @@ struct Watched {
     shrink: Option<Shrink>,
 }
 
-/// Reads progress from the copy's standard error until it ends.
-fn listen(child: &mut Child, heard: Arc<Mutex<Heard>>) -> Option<std::thread::JoinHandle<()>> {
+/// Reads progress from the copy's standard error until it ends; every line also goes to `trace`.
+fn listen(
+    child: &mut Child,
+    heard: Arc<Mutex<Heard>>,
+    mut trace: std::fs::File,
+) -> Option<std::thread::JoinHandle<()>> {
     let err = child.stderr.take()?;
     Some(std::thread::spawn(move || {
         for line in BufReader::new(err).lines().map_while(Result::ok) {
+            // A full disk ends the copy itself; the trace is no reason to.
+            let _ = writeln!(trace, "{line}");
             let mut heard = heard.lock().unwrap_or_else(|e| e.into_inner());
-            match serde_json::from_str::<ProgressReport>(&line) {
-                Ok(progress) => heard.progress = progress,
+            match serde_json::from_str::<CopyLine>(&line) {
+                Ok(CopyLine::Progress(progress)) => heard.progress = progress,
+                Ok(_) => {}
                 Err(_) => heard.errors.push(line),
             }
         }
