@@ -14,6 +14,7 @@
 //! capacities, ports and queues by one ratio; delays are the ocean's and stay.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use kuroshio_core::units::{BitRate, Ratio};
 
@@ -65,6 +66,8 @@ const MTU_BYTES: u32 = 6_000;
 const QUEUE_BYTES_PER_MBPS: u64 = 1_024;
 /// What the rate plan leaves free on each route.
 pub const HEADROOM: &str = "1.5%";
+/// How long a lease is good; a service that has just started grants floors for as long.
+pub const LEASE_TTL: Duration = Duration::from_secs(1);
 /// Rate of a stream that lost its lease; reserved for twice as many streams as a route has ports.
 const FLOOR: &str = "64kbps";
 /// The host that sends and the host that receives.
@@ -157,7 +160,7 @@ impl Net {
 
     /// The rate plan of the sending site, in the service's own form.
     pub fn plan(&self) -> String {
-        let mut text = String::new();
+        let mut text = format!("ttl = \"{}ms\"\n", LEASE_TTL.as_millis());
         for (r, route) in ROUTES.iter().enumerate() {
             let _ = writeln!(
                 text,
