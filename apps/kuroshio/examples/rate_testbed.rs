@@ -439,10 +439,13 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// A figure by its name in the result.
+type Pick = (&'static str, fn(&Figures) -> f64);
+
 /// A case as it stands in the result, and whether its checks hold: each for the median of its runs.
 fn told(case: Case, runs: &[(Figures, EmulatorReport, u64)]) -> (Value, bool) {
     let all = |pick: fn(&Figures) -> f64| runs.iter().map(|r| pick(&r.0)).collect::<Vec<_>>();
-    let picks: [(&str, fn(&Figures) -> f64); 7] = [
+    let picks: [Pick; 7] = [
         ("rate", |f| f.rate),
         ("rate_from_first_frame", |f| f.rate_from_first_frame),
         ("first_second", |f| f.first_second),
