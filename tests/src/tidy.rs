@@ -124,7 +124,7 @@ fn manifest(path: &str, text: &str) -> Vec<String> {
 /// Stubs and leftovers, and paths of one machine.
 fn words(path: &str, ending: &str, text: &str) -> Vec<String> {
     const STUBS: &[&str] = &["todo!(", "unimplemented!(", "TODO", "FIXME", "XXX"];
-    const PLACES: &[&str] = &["/work/", "/tmp/k/"];
+    const PLACES: &[&str] = &["/root/", "/home/"];
     let mut out = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let stubs = STUBS.iter().filter(|_| SOURCE.contains(&ending));

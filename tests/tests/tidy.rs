@@ -26,7 +26,7 @@ fn each_rule_finds_what_breaks_it() {
             &["host/a.rs:2: todo!("],
         ),
         ("host/a.rs", "// FIXME later\n", &["host/a.rs:1: FIXME"]),
-        ("docs/a.md", "see /work/main\n", &["docs/a.md:1: /work/"]),
+        ("docs/a.md", "see /home/me\n", &["docs/a.md:1: /home/"]),
         (
             "core/src/a.rs",
             "fn a(x: f64) {}\n",
