@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use kuroshio_service::api::CopyLine;
 use kuroshio_service::report::{CopyReport, EventReport, ProgressReport};
@@ -21,7 +20,7 @@ use kuroshio_service::{
     copy_between, pull, push,
 };
 use kuroshio_transfer::{
-    DataConn, DigestMode, Event, Options, Progress, ReceiveJob, SendJob, SessionConns, SessionKey, Source,
+    DataConn, DigestMode, Event, Options, Progress, ReceiveJob, SendJob, SessionConns, SessionKey, Snapshot, Source,
     StreamRate, Summary, session_key,
 };
 
@@ -93,6 +92,7 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
     };
     let display = Arc::new(Mutex::new(Display::new(plan.json, plan.quiet)));
     let ways = Ways {
+        shown: Arc::new(shown),
         options: plan.options,
         routes: plan.routes,
         congestion: plan.congestion,
@@ -107,7 +107,7 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
              destination; a sending service uses its own plan",
         ));
     }
-    let report = match (from, plan.destination) {
+    match (from, plan.destination) {
         (From::Here(paths), Place::Local(to)) => ways.here_to_here(&paths, &local::destination(&to)?),
         (From::Here(paths), Place::Remote { endpoint, path }) => {
             ways.push(&paths, &endpoint, path, plan.plan_service.as_ref())
@@ -118,8 +118,7 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         (From::Service(from, paths), Place::Remote { endpoint, path }) => {
             ways.between(&from, &endpoint, paths, path)
         }
-    }?;
-    shown.end(&report)
+    }
 }
 
 /// What all four ways share.
@@ -128,6 +127,7 @@ struct Ways {
     routes: Vec<Route>,
     congestion: Option<String>,
     display: Arc<Mutex<Display>>,
+    shown: Arc<Shown>,
 }
 
 fn local_key(paths: &[PathBuf], destination: &[u8]) -> SessionKey {
@@ -169,7 +169,7 @@ fn local_sources(paths: &[PathBuf]) -> Result<Vec<Source>, Failure> {
 }
 
 impl Ways {
-    fn here_to_here(&self, paths: &[PathBuf], to: &Destination) -> Result<CopyReport, Failure> {
+    fn here_to_here(&self, paths: &[PathBuf], to: &Destination) -> Result<ExitCode, Failure> {
         let sources = local_sources(paths)?;
         let key = local_key(paths, to.absolute.as_os_str().as_bytes());
         let root = to.root.try_clone().map_err(|e| Failure::failed(e.to_string()))?;
@@ -232,7 +232,7 @@ impl Ways {
         to: &Endpoint,
         destination: RootPath,
         plan_service: Option<&Endpoint>,
-    ) -> Result<CopyReport, Failure> {
+    ) -> Result<ExitCode, Failure> {
         let job = PushJob {
             sources: local_sources(paths)?,
             key: local_key(paths, &remote_destination(to, &destination)),
@@ -248,7 +248,7 @@ impl Ways {
         self.watched(|| (), |progress| push(to, job, progress, &*pacer))
     }
 
-    fn pull(&self, from: &Endpoint, paths: Vec<RootPath>, to: Destination) -> Result<CopyReport, Failure> {
+    fn pull(&self, from: &Endpoint, paths: Vec<RootPath>, to: Destination) -> Result<ExitCode, Failure> {
         let job = PullJob {
             key: remote_key(from, &paths, to.absolute.as_os_str().as_bytes()),
             sources: paths,
@@ -267,7 +267,7 @@ impl Ways {
         to: &Endpoint,
         paths: Vec<RootPath>,
         destination: RootPath,
-    ) -> Result<CopyReport, Failure> {
+    ) -> Result<ExitCode, Failure> {
         // The service cancels its copy when this process goes away.
         signal::on_stop(|| {
             eprintln!("kuroshio: stopped; the same command again moves only what is missing");
@@ -283,7 +283,7 @@ impl Ways {
         };
         let mut last = ProgressReport::default();
         let mut end = None;
-        copy_between(from, to, job, |line| {
+        let result = copy_between(from, to, job, |line| {
             let mut display = self.display.lock().unwrap_or_else(PoisonError::into_inner);
             match line {
                 CopyLine::Progress(report) => {
@@ -291,16 +291,21 @@ impl Ways {
                     last = report;
                 }
                 CopyLine::Event(event) => display.event(&event),
-                CopyLine::Done(report) => end = Some(Ok(report)),
+                CopyLine::Started { .. } => {}
+                CopyLine::Done(report) => {
+                    display.finish(&last);
+                    end = Some(self.shown.end(&report));
+                }
                 CopyLine::Error(text) => {
-                    end = Some(Err(Failure::failed(format!("{}: {text}", from.address()))))
+                    display.finish(&last);
+                    end = Some(Err(Failure::failed(format!("{}: {text}", from.address()))));
                 }
             }
-        })?;
-        self.display
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .finish(&last);
+        });
+        // What was shown as done is done, also if the connection broke behind it.
+        if end.is_none() {
+            result?;
+        }
         end.unwrap_or_else(|| {
             Err(Failure::failed(format!(
                 "{}: the copy ended without a result",
@@ -314,21 +319,22 @@ impl Ways {
         &self,
         also_cancel: impl FnOnce() + Send + 'static,
         work: impl FnOnce(&Progress) -> Result<Summary, ServiceError>,
-    ) -> Result<CopyReport, Failure> {
+    ) -> Result<ExitCode, Failure> {
         let display = self.display.clone();
-        let progress = Arc::new(Progress::with_events(move |event: &Event| {
+        let progress = Progress::with_events(move |event: &Event| {
             display
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .event(&EventReport::from(event));
-        }));
+        });
+        let end = Arc::new(Mutex::new(None));
+        let progress = Arc::new(progress.telling(self.at_the_end(&end)));
         let stopped = progress.clone();
         signal::on_stop(move || {
             eprintln!("kuroshio: stopping; the same command again moves only what is missing");
             stopped.cancel();
             also_cancel();
         })?;
-        let begun = Instant::now();
         let (ended_tx, ended) = mpsc::channel::<()>();
         let result = std::thread::scope(|scope| {
             let progress = &*progress;
@@ -345,12 +351,34 @@ impl Ways {
             drop(ended_tx);
             result
         });
-        let last = progress.snapshot();
-        self.display
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .finish(&ProgressReport::from(&last));
-        Ok(CopyReport::new(&result?, &last, begun.elapsed().as_secs_f64()))
+        let shown = end.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if shown.is_none() {
+            let last = ProgressReport::from(&progress.snapshot());
+            self.display
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .finish(&last);
+        }
+        result?;
+        shown.unwrap_or_else(|| Err(Failure::failed("the copy ended without a result")))
+    }
+
+    /// Shows the end, before what a resume would need is given up; keeps the exit code in `end`.
+    fn at_the_end(
+        &self,
+        end: &Arc<Mutex<Option<Result<ExitCode, Failure>>>>,
+    ) -> impl Fn(&Summary, &Snapshot) -> bool + Send + Sync + 'static {
+        let (end, display, shown) = (end.clone(), self.display.clone(), self.shown.clone());
+        move |summary, last| {
+            display
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .finish(&ProgressReport::from(last));
+            let code = shown.end(&CopyReport::new(summary, last));
+            let told = code.is_ok();
+            *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(code);
+            told
+        }
     }
 }
 

@@ -26,6 +26,7 @@ enum Mode {
 pub struct Display {
     mode: Mode,
     last: Option<Instant>,
+    finished: bool,
 }
 
 impl Display {
@@ -44,11 +45,18 @@ impl Display {
         } else {
             Mode::Lines
         };
-        Self { mode, last: None }
+        Self {
+            mode,
+            last: None,
+            finished: false,
+        }
     }
 
-    /// Shows where it stands, if it is time.
+    /// Shows where it stands, if it is time and not the end.
     pub fn update(&mut self, report: &ProgressReport) {
+        if self.finished {
+            return;
+        }
         if let Mode::Bar(bar) = &self.mode {
             bar.set_length(report.bytes_scheduled.max(1));
             bar.set_position(report.bytes_durable);
@@ -101,6 +109,7 @@ impl Display {
 
     /// Shows the end.
     pub fn finish(&mut self, report: &ProgressReport) {
+        self.finished = true;
         match &self.mode {
             Mode::Bar(bar) => {
                 bar.set_length(report.bytes_scheduled.max(1));

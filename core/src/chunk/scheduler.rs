@@ -41,7 +41,7 @@ use super::tail::{self, Pace};
 use super::types::{
     Acked, Config, FileId, MAX_CHUNK_BYTES, MAX_STREAMS, Piece, ScheduleError, Stats, StreamId,
 };
-use crate::units::{BitRate, PicoTime};
+use crate::units::PicoTime;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -115,24 +115,16 @@ impl Scheduler {
         })
     }
 
-    /// Lets a stream ask for pieces. `rate` (frame or payload level, the same for all) is a hint; without
-    /// one the rate of its pulls is measured.
+    /// Lets a stream ask for pieces. The rate of its pulls is measured.
     ///
     /// # Errors
     /// [`ScheduleError::Full`] beyond [`MAX_STREAMS`].
-    pub fn add_stream(&mut self, stream: StreamId, rate: Option<BitRate>) -> Result<(), ScheduleError> {
+    pub fn add_stream(&mut self, stream: StreamId) -> Result<(), ScheduleError> {
         if self.streams.len() >= MAX_STREAMS && !self.streams.contains_key(&stream) {
             return Err(ScheduleError::Full("streams"));
         }
-        self.streams.entry(stream).or_default().pace.set_hint(rate);
+        self.streams.entry(stream).or_default();
         Ok(())
-    }
-
-    /// Changes the hint of a stream's rate; an unknown stream is left unknown.
-    pub fn set_stream_rate(&mut self, stream: StreamId, rate: BitRate) {
-        if let Some(s) = self.streams.get_mut(&stream) {
-            s.pace.set_hint(Some(rate));
-        }
     }
 
     /// The stream is gone: all it was given and is not acknowledged goes first on the others.

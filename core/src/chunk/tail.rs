@@ -19,8 +19,11 @@
 //! The second term makes the fastest stream never decline, so something is always taken. `b_j` is what
 //! the stream was last given less what its rate has carried since. A stream that stays away four times
 //! as long as its piece takes, and a second more, counts as stopped: the others no longer wait for it.
+//!
+//! Rates are measured from the pulls, never told: a stream's first rate from a plan is its floor, and one
+//! that were believed for good would leave the stream without work.
 
-use crate::units::{BitRate, PS_PER_SEC, PicoTime};
+use crate::units::{PS_PER_SEC, PicoTime};
 
 /// Rates above this are taken as this (1 Pbit/s), which keeps every product below 2^128.
 const MAX_RATE_BPS: u64 = 1 << 50;
@@ -32,7 +35,6 @@ const STOPPED_MORE_PS: u128 = PS_PER_SEC as u128;
 /// What is known of a stream's speed and of what it was given last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
-    hint: Option<BitRate>,
     /// Decayed sums over the last pieces: bits carried and the time they took.
     bits: u64,
     ps: u64,
@@ -41,10 +43,6 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn set_hint(&mut self, rate: Option<BitRate>) {
-        self.hint = rate;
-    }
-
     /// The stream asks for more: its last piece is on the wire.
     pub(super) fn asks(&mut self, now: PicoTime) {
         if self.given_bits > 0 {
@@ -60,17 +58,10 @@ impl Pace {
         self.given_at = now;
     }
 
-    /// The hint, or else what was measured, in bit/s.
+    /// What was measured, in bit/s.
     fn rate_bps(&self) -> Option<u64> {
-        let rate = match self.hint {
-            Some(hint) => hint.bps(),
-            None if self.ps > 0 => {
-                let bps = u128::from(self.bits) * u128::from(PS_PER_SEC) / u128::from(self.ps);
-                u64::try_from(bps).unwrap_or(u64::MAX)
-            }
-            None => return None,
-        };
-        Some(rate.clamp(1, MAX_RATE_BPS))
+        let bps = (u128::from(self.bits) * u128::from(PS_PER_SEC)).checked_div(u128::from(self.ps))?;
+        Some(u64::try_from(bps).unwrap_or(u64::MAX).clamp(1, MAX_RATE_BPS))
     }
 
     /// Bits of the last piece still to be carried at `now` at `rate`; `None` when the stream has stopped.

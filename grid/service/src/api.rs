@@ -6,6 +6,7 @@
 //!   GET  /.kuroshio/sessions/ID/rev       likewise, control receiver -> sender
 //!   GET  /.kuroshio/sessions/ID/data/N    likewise, data stream N
 //!   POST /.kuroshio/copies                CopyRequest     -> 200, one CopyLine per line until the end
+//!   POST /.kuroshio/copies/ID/told        (nothing)       -> 204, the user has seen the end
 //!   GET  /.kuroshio/plan                                  -> 200 PlanReport
 //!   POST /.kuroshio/plan                  PlanChange      -> 200 PlanReport
 //!   POST /.kuroshio/leases                LeaseRequest    -> 201 LeaseGranted
@@ -125,6 +126,11 @@ pub struct CopyRoute {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CopyLine {
+    /// The first line: the copy's name.
+    Started {
+        /// Hexadecimal; `copies/ID/told` says that the user has seen the end.
+        id: String,
+    },
     /// Where it stands.
     Progress(ProgressReport),
     /// Something happened to one file.
@@ -215,6 +221,8 @@ pub struct PlanReport {
     pub routes: Vec<PlanRoute>,
     /// Time to live of a lease, ms.
     pub ttl_ms: u64,
+    /// Whether all of the routes can be given out: not until leases of an earlier life have ended.
+    pub ready: bool,
 }
 
 /// One route of the plan.

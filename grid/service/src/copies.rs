@@ -1,10 +1,18 @@
 //! Third-party copies: this service is asked to send to another one. The one that asks sees the progress
 //! as lines of JSON until the end; when it goes away, the copy is cancelled (and can be resumed).
+//!
+//! ```text
+//!   POST copies ──> Started{id} ──> Progress, Event ... ──> Done ──> POST copies/id/told ──> end
+//! ```
+//!
+//! Until it is told that its user has seen `Done`, the service lets the receiver keep what a resume needs,
+//! but no longer than [`TOLD_LIMIT_S`].
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self as std_mpsc, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
@@ -32,46 +40,55 @@ const TELL_MS: u64 = 250;
 /// Lines that wait for a slow client; events beyond them are dropped, progress is told later.
 const LINES: usize = 1024;
 
-/// The copies that run.
+/// Longest wait for the word that the user has seen the end, seconds.
+const TOLD_LIMIT_S: u64 = 15;
+
+/// A copy that runs.
+struct Running {
+    owner: String,
+    progress: Arc<Progress>,
+    told: std_mpsc::Sender<()>,
+}
+
+/// The copies that run, by name.
 #[derive(Default)]
 pub struct Copies {
-    running: Mutex<(u64, HashMap<u64, Arc<Progress>>)>,
+    running: Mutex<HashMap<String, Running>>,
 }
 
 impl Copies {
-    fn add(self: &Arc<Self>, progress: &Arc<Progress>) -> Option<Place> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.1.len() >= MAX_COPIES {
+    fn table(&self) -> MutexGuard<'_, HashMap<String, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(self: &Arc<Self>, id: String, running: Running) -> Option<Place> {
+        let mut table = self.table();
+        if table.len() >= MAX_COPIES {
             return None;
         }
-        running.0 += 1;
-        let id = running.0;
-        running.1.insert(id, progress.clone());
+        table.insert(id.clone(), running);
         Some(Place {
             copies: self.clone(),
             id,
         })
     }
 
+    /// The user has seen the end of a copy of `owner`; says whether there is such a copy.
+    pub fn told(&self, id: &str, owner: &str) -> bool {
+        let table = self.table();
+        let running = table.get(id).filter(|r| r.owner == owner);
+        running.is_some_and(|r| r.told.send(()).is_ok())
+    }
+
     /// How many run.
     pub fn running(&self) -> usize {
-        self.running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .1
-            .len()
+        self.table().len()
     }
 
     /// Cancels all.
     pub fn cancel_all(&self) {
-        for progress in self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .1
-            .values()
-        {
-            progress.cancel();
+        for running in self.table().values() {
+            running.progress.cancel();
         }
     }
 }
@@ -79,17 +96,12 @@ impl Copies {
 /// A running copy's place among [`MAX_COPIES`].
 struct Place {
     copies: Arc<Copies>,
-    id: u64,
+    id: String,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.copies
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .1
-            .remove(&self.id);
+        self.copies.table().remove(&self.id);
     }
 }
 
@@ -102,14 +114,29 @@ pub fn start(
 ) -> Result<Answer, Refusal> {
     let (endpoint, job) = prepare(inner, wanted, caller)?;
     let (tx, stream) = ChannelBody::pair(LINES, None);
-    let events = tx.clone();
-    let progress = Arc::new(Progress::with_events(move |event: &Event| {
+    let (events, last) = (tx.clone(), tx.clone());
+    let (told, has_told) = std_mpsc::channel();
+    let has_told = Mutex::new(has_told);
+    let progress = Progress::with_events(move |event: &Event| {
         // A slow client loses events of single files, never the result.
         if !matches!(event, Event::Durable { .. }) {
             let _ = events.try_send(line(&CopyLine::Event(EventReport::from(event))));
         }
+    });
+    let progress = Arc::new(progress.telling(move |summary, snapshot| {
+        let _ = last.blocking_send(line(&CopyLine::Progress(ProgressReport::from(snapshot))));
+        let _ = last.blocking_send(line(&CopyLine::Done(CopyReport::new(summary, snapshot))));
+        wait_until_told(&has_told, &last)
     }));
-    let Some(place) = inner.copies.add(&progress) else {
+    let id = crate::identity::random_hex()?;
+    // The channel is empty.
+    let _ = tx.try_send(line(&CopyLine::Started { id: id.clone() }));
+    let running = Running {
+        owner: caller.owner(),
+        progress: progress.clone(),
+        told,
+    };
+    let Some(place) = inner.copies.add(id, running) else {
         return Err(Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many copies at once; try again later",
@@ -201,33 +228,41 @@ fn run(
     pacer: &dyn crate::pacer::Pacer,
     tx: &mpsc::Sender<io::Result<Bytes>>,
 ) {
-    let begun = Instant::now();
-    let (ended_tx, ended) = std::sync::mpsc::channel::<()>();
-    let last = std::thread::scope(|scope| {
+    let (ended_tx, ended) = std_mpsc::channel::<()>();
+    std::thread::scope(|scope| {
         scope.spawn(|| tell(progress, tx, ended));
         let result = client::push(endpoint, job, progress, pacer);
         drop(ended_tx);
         match result {
             Ok(summary) => {
-                let report = CopyReport::new(&summary, &progress.snapshot(), begun.elapsed().as_secs_f64());
-                tracing::info!(%peer, to = endpoint.address(), bytes = report.bytes_sent, "third-party copy ended");
-                CopyLine::Done(report)
+                tracing::info!(%peer, to = endpoint.address(), bytes = summary.bytes_sent, "third-party copy ended");
             }
             Err(e) => {
                 tracing::warn!(%peer, to = endpoint.address(), "third-party copy ended early: {e}");
-                CopyLine::Error(e.to_string())
+                let snapshot = ProgressReport::from(&progress.snapshot());
+                let _ = tx.blocking_send(line(&CopyLine::Progress(snapshot)));
+                let _ = tx.blocking_send(line(&CopyLine::Error(e.to_string())));
             }
         }
     });
-    let _ = tx.blocking_send(line(&CopyLine::Progress(ProgressReport::from(
-        &progress.snapshot(),
-    ))));
-    let _ = tx.blocking_send(line(&last));
+}
+
+/// Waits for the word that the user knows, as long as somebody listens.
+fn wait_until_told(told: &Mutex<std_mpsc::Receiver<()>>, tx: &mpsc::Sender<io::Result<Bytes>>) -> bool {
+    let told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let deadline = Instant::now() + Duration::from_secs(TOLD_LIMIT_S);
+    while Instant::now() < deadline {
+        match told.recv_timeout(Duration::from_millis(TELL_MS)) {
+            Ok(()) => return true,
+            Err(RecvTimeoutError::Timeout) if !tx.is_closed() => {}
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// Tells progress until the copy ends; cancels it when nobody listens any more.
-fn tell(progress: &Progress, tx: &mpsc::Sender<io::Result<Bytes>>, ended: std::sync::mpsc::Receiver<()>) {
-    use std::sync::mpsc::RecvTimeoutError;
+fn tell(progress: &Progress, tx: &mpsc::Sender<io::Result<Bytes>>, ended: std_mpsc::Receiver<()>) {
     while ended.recv_timeout(Duration::from_millis(TELL_MS)) == Err(RecvTimeoutError::Timeout) {
         if tx.is_closed() {
             progress.cancel();

@@ -194,6 +194,9 @@ async fn api(
             let copy: CopyRequest = read(request).await?;
             Ok(copies::start(inner, peer, copy, caller)?)
         }
+        (&Method::POST, ["copies", id, "told"]) if inner.copies.told(id, &caller.owner()) => {
+            Ok(body::empty(StatusCode::NO_CONTENT))
+        }
         (&Method::GET, ["plan"]) => {
             caller.may(Operation::Lease, b"")?;
             Ok(body::json(StatusCode::OK, &inner.plan()?.report()))
@@ -221,7 +224,7 @@ async fn leases(
     match what {
         [] => {
             let wanted: LeaseRequest = read(request).await?;
-            Ok(body::json(StatusCode::CREATED, &plan.grant(&wanted)?))
+            Ok(body::json(StatusCode::CREATED, &plan.grant(&wanted).await?))
         }
         ["renew"] => {
             let renewal: LeaseRenewal = read(request).await?;

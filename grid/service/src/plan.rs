@@ -12,6 +12,11 @@
 //! max_streams = 64           # whose floors are reserved; optional
 //! ```
 //!
+//! A plan that has just started knows nothing of the leases of an earlier life, so it has only floors to
+//! give until they have ended, one time to live later. A stream that asks meanwhile waits (at most
+//! [`READY_LIMIT_S`]): one that began at its floor would hold the kernel to that pace's next send time for
+//! seconds after the rate has risen.
+//!
 //! A change reaches streams here at once: whoever causes it renews their leases in the same call. Holders
 //! elsewhere wait in a renewal request that is answered when their rate changes.
 
@@ -49,6 +54,8 @@ const DEFAULT_MAX_STREAMS: u32 = 64;
 const TTL_MS: std::ops::RangeInclusive<u64> = 100..=600_000;
 /// How often time passes for the arbiter and leases here are looked at, ms.
 const TICK_MS: u64 = 20;
+/// Longest wait of a stream for a plan that has just started, seconds.
+const READY_LIMIT_S: u64 = 5;
 /// Renewals until a lease here has settled: one that lowers, one that shows it.
 const SETTLE_TRIES: usize = 3;
 
@@ -145,6 +152,8 @@ pub struct PlanKeeper {
     routes: Vec<PlannedRoute>,
     ttl: Duration,
     epoch: Instant,
+    /// When all of the routes can be given out.
+    ready_at: Instant,
     instance: u64,
     state: Mutex<State>,
     /// Counts changes; holders elsewhere wait on it.
@@ -201,10 +210,12 @@ impl PlanKeeper {
                 add_route(&mut arbiter, route).map_err(|e| format!("route `{}`: {e}", route.name))?;
             routes.push(planned);
         }
+        let epoch = Instant::now();
         let keeper = Arc::new(Self {
             routes,
             ttl: Duration::from_millis(ttl_ms),
-            epoch: Instant::now(),
+            epoch,
+            ready_at: epoch + (config.ttl + config.guard).to_std(),
             instance,
             state: Mutex::new(State {
                 arbiter,
@@ -268,8 +279,19 @@ impl PlanKeeper {
         }
     }
 
-    /// Grants leases to streams on another host.
-    pub fn grant(&self, wanted: &LeaseRequest) -> Result<LeaseGranted, ServiceError> {
+    /// How long a stream that asks now waits.
+    fn until_ready(&self) -> Duration {
+        let left = self.ready_at.saturating_duration_since(Instant::now());
+        left.min(Duration::from_secs(READY_LIMIT_S))
+    }
+
+    /// Grants leases to streams on another host; waits for a plan that has just started.
+    pub async fn grant(&self, wanted: &LeaseRequest) -> Result<LeaseGranted, ServiceError> {
+        tokio::time::sleep(self.until_ready()).await;
+        self.grant_now(wanted)
+    }
+
+    fn grant_now(&self, wanted: &LeaseRequest) -> Result<LeaseGranted, ServiceError> {
         if wanted.streams.is_empty() || wanted.streams.len() > MAX_LEASES {
             return Err(ServiceError::Invalid(format!(
                 "1 to {MAX_LEASES} streams are valid"
@@ -422,6 +444,7 @@ impl PlanKeeper {
         PlanReport {
             routes: routes.collect(),
             ttl_ms: self.ttl_ms(),
+            ready: state.arbiter.is_ready(),
         }
     }
 
@@ -553,6 +576,7 @@ impl Pacer for LocalPlan {
                 guard: None,
             });
         };
+        std::thread::sleep(keeper.until_ready());
         let mut state = keeper.state();
         let acquired = state
             .arbiter
@@ -710,6 +734,31 @@ mod tests {
     }
 
     #[test]
+    fn streams_wait_for_a_plan_that_has_just_started() {
+        let keeper = PlanKeeper::from_toml(PLAN).expect("plan");
+        assert!(!keeper.report().ready);
+        let first = LocalPlan(keeper.clone())
+            .pace("10.1.0.1".parse().expect("address"), None)
+            .expect("paced");
+        // 100 Mbit/s less the nine floors that are kept free.
+        assert_eq!(first.rate.get(), BitRate::new(99_100_000));
+        assert!(keeper.report().ready);
+        let wanted = LeaseRequest {
+            streams: vec![crate::api::LeaseStream {
+                to: "10.1.0.1".parse().expect("address"),
+                max_bps: None,
+            }],
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let keeper = PlanKeeper::from_toml(PLAN).expect("plan");
+        let granted = runtime.block_on(keeper.grant(&wanted)).expect("granted");
+        assert_eq!(granted.leases[0].rate_bps, Some(99_100_000));
+    }
+
+    #[test]
     fn holders_elsewhere_are_told() {
         let keeper = PlanKeeper::from_toml(PLAN).expect("plan");
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -723,7 +772,7 @@ mod tests {
         let wanted = LeaseRequest {
             streams: vec![stream(None), stream(Some(30_000_000))],
         };
-        let granted = keeper.grant(&wanted).expect("granted");
+        let granted = keeper.grant_now(&wanted).expect("granted");
         let held = |g: &LeaseGranted| {
             let of = |l: &Lease| crate::api::LeaseHeld {
                 id: l.id.clone().expect("id"),

@@ -259,8 +259,9 @@ pub struct CopyReport {
 }
 
 impl CopyReport {
-    /// A report from a summary, the last snapshot and the time it took.
-    pub fn new(summary: &Summary, last: &Snapshot, seconds: f64) -> Self {
+    /// A report from a summary and the last snapshot.
+    pub fn new(summary: &Summary, last: &Snapshot) -> Self {
+        let seconds = last.elapsed_us as f64 / 1e6;
         let goodput_bps = if seconds > 0.0 {
             (summary.bytes_sent as f64 * 8.0 / seconds) as u64
         } else {

@@ -1,6 +1,7 @@
 //! Progress of one side of a session: counters that any thread may read while it runs.
 
 use crate::error::FileError;
+use crate::session::Summary;
 use kuroshio_sock::TcpInfo;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -133,6 +134,8 @@ pub struct Snapshot {
 
 /// Callback for events.
 type Sink = Box<dyn Fn(&Event) + Send + Sync>;
+/// Callback for the end; says whether the user knows.
+type Told = Box<dyn Fn(&Summary, &Snapshot) -> bool + Send + Sync>;
 
 /// Progress of one side of one session. Share it by reference or `Arc`; all methods take `&self`.
 pub struct Progress {
@@ -141,6 +144,7 @@ pub struct Progress {
     pub(crate) live: Mutex<Live>,
     cancelled: AtomicBool,
     sink: Option<Sink>,
+    told: Option<Told>,
 }
 
 /// The counters behind a [`Snapshot`].
@@ -199,6 +203,7 @@ impl Progress {
             live: Mutex::default(),
             cancelled: AtomicBool::new(false),
             sink: None,
+            told: None,
         }
     }
 
@@ -208,6 +213,20 @@ impl Progress {
             sink: Some(Box::new(sink)),
             ..Self::new()
         }
+    }
+
+    /// Calls `told` once everything is durable and before the state for a resume is given up: it tells the
+    /// user, and returns whether that was done. If not, or when the process dies before, the same command
+    /// again finds what is there. A side without it trusts the other one to tell.
+    #[must_use]
+    pub fn telling(mut self, told: impl Fn(&Summary, &Snapshot) -> bool + Send + Sync + 'static) -> Self {
+        self.told = Some(Box::new(told));
+        self
+    }
+
+    /// Tells the user; `None` when that is not this side's business.
+    pub(crate) fn tell(&self, summary: &Summary) -> Option<bool> {
+        self.told.as_ref().map(|told| told(summary, &self.snapshot()))
     }
 
     /// Asks the session to end; it returns [`crate::TransferError::Cancelled`] within [`crate::limits::TICK_MS`]

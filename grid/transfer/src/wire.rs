@@ -3,8 +3,14 @@
 //! # Control messages (Fwd and Rev)
 //!
 //! ```text
-//! u32 LE length (1 ..= MAX_MESSAGE) | postcard of Fwd or Rev
+//!  0  length n: u32 of the message, 1 ..= MAX_MESSAGE, little-endian
+//!  4  first 4 bytes of BLAKE3 of bytes 0..4
+//!  8  first 8 bytes of BLAKE3 of the message
+//! 16  n bytes: postcard of Fwd or Rev
 //! ```
+//!
+//! The sums find a bit that was flipped on the way in clear text: a name, mode or time has no other check,
+//! and a false length would wait for bytes that never come.
 //!
 //! # Data frame header, 64 bytes, little-endian
 //!
@@ -199,6 +205,8 @@ pub enum Fwd {
     },
     /// The sender gives up.
     Abort(String),
+    /// The sender has read `Finished` and its user knows: what a resume would need may go.
+    Bye,
 }
 
 /// Messages from receiver to sender.
@@ -239,24 +247,38 @@ pub enum Rev {
     Abort(String),
 }
 
-/// Encodes a message with its length.
+/// Bytes before a message.
+const MESSAGE_HEAD: usize = 16;
+
+/// The first bytes of BLAKE3.
+fn sum<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let digest = blake3::hash(bytes);
+    std::array::from_fn(|i| digest.as_bytes().get(i).copied().unwrap_or_default())
+}
+
+/// The head of a message of `len` bytes.
+fn message_head(len: u32, message: &[u8]) -> [u8; MESSAGE_HEAD] {
+    let len = len.to_le_bytes();
+    let (of_len, of_message) = (sum::<4>(&len), sum::<8>(message));
+    let mut bytes = len.iter().chain(&of_len).chain(&of_message);
+    std::array::from_fn(|_| bytes.next().copied().unwrap_or_default())
+}
+
+/// Encodes a message with its head.
 ///
 /// # Errors
 /// A message beyond [`MAX_MESSAGE`] (`InvalidInput`).
 pub fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    let buf = postcard::to_extend(message, vec![0u8; 4])
+    let mut buf = postcard::to_extend(message, vec![0u8; MESSAGE_HEAD])
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, format!("message: {e}")))?;
-    with_length(buf)
-}
-
-fn with_length(mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
-    let len = buf.len().saturating_sub(4);
-    match (u32::try_from(len), buf.first_chunk_mut::<4>()) {
-        (Ok(n), Some(head)) if len <= MAX_MESSAGE => *head = n.to_le_bytes(),
-        _ => {
-            let text = format!("message of {len} bytes: at most {MAX_MESSAGE}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
+    if let Some((head, message)) = buf.split_first_chunk_mut::<MESSAGE_HEAD>() {
+        *head = match u32::try_from(message.len()) {
+            Ok(len) if message.len() <= MAX_MESSAGE => message_head(len, message),
+            _ => {
+                let text = format!("message of {} bytes: at most {MAX_MESSAGE}", message.len());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+        };
     }
     Ok(buf)
 }
@@ -264,13 +286,13 @@ fn with_length(mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
 /// Reads one message. `Ok(None)` at a clean end of the stream between messages.
 ///
 /// # Errors
-/// `InvalidData` for a length out of bounds or bytes that are no message; `UnexpectedEof` inside a message;
-/// what the stream gives.
+/// `InvalidData` for a length out of bounds, a wrong checksum or bytes that are no message; `UnexpectedEof`
+/// inside a message; what the stream gives.
 pub fn read_message<T: DeserializeOwned>(
     from: &mut impl Read,
     scratch: &mut Vec<u8>,
 ) -> io::Result<Option<T>> {
-    let mut head = [0u8; 4];
+    let mut head = [0u8; MESSAGE_HEAD];
     let first = loop {
         match from.read(&mut head) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -283,15 +305,24 @@ pub fn read_message<T: DeserializeOwned>(
     if let Some(rest) = head.get_mut(first..) {
         from.read_exact(rest)?;
     }
-    let len = usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX);
-    if len == 0 || len > MAX_MESSAGE {
+    let len = head.first_chunk().copied().map_or(0, u32::from_le_bytes);
+    if head.get(4..8) != Some(sum::<4>(&len.to_le_bytes()).as_slice()) {
+        return Err(invalid("length of a control message has a wrong checksum".into()));
+    }
+    let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+    if bytes == 0 || bytes > MAX_MESSAGE {
         return Err(invalid(format!(
             "control message of {len} bytes: 1 to {MAX_MESSAGE} are valid"
         )));
     }
     scratch.clear();
-    scratch.resize(len, 0);
+    scratch.resize(bytes, 0);
     from.read_exact(scratch)?;
+    if head != message_head(len, scratch) {
+        return Err(invalid(format!(
+            "control message of {len} bytes has a wrong checksum"
+        )));
+    }
     let (message, rest) = postcard::take_from_bytes::<T>(scratch)
         .map_err(|e| invalid(format!("control message of {len} bytes does not decode: {e}")))?;
     if !rest.is_empty() {
@@ -390,8 +421,7 @@ impl Header {
 }
 
 fn checksum(bytes: &[u8; HEADER_LEN]) -> [u8; 8] {
-    let digest = blake3::hash(bytes.get(..56).unwrap_or_default());
-    digest.as_bytes().first_chunk::<8>().copied().unwrap_or_default()
+    sum(bytes.get(..56).unwrap_or_default())
 }
 
 /// Checks a relative path from a peer.
@@ -507,12 +537,9 @@ mod tests {
     #[test]
     fn message_beyond_the_limit_is_refused_on_both_sides() {
         assert!(encode(&Fwd::Abort("x".repeat(MAX_MESSAGE + 1))).is_err());
-        let mut bytes = (u32::try_from(MAX_MESSAGE).expect("fits") + 1)
-            .to_le_bytes()
-            .to_vec();
-        bytes.extend([0; 64]);
-        let got = read_message::<Fwd>(&mut &bytes[..], &mut Vec::new());
-        assert_eq!(got.expect_err("too long").kind(), io::ErrorKind::InvalidData);
+        let bytes = message_head(u32::try_from(MAX_MESSAGE).expect("fits") + 1, &[]);
+        let got = read_message::<Fwd>(&mut &bytes[..], &mut Vec::new()).expect_err("too long");
+        assert!(got.to_string().contains("are valid"), "{got}");
     }
 
     proptest! {
@@ -531,8 +558,17 @@ mod tests {
         }
 
         #[test]
+        fn a_flipped_bit_is_found(bit in 0usize..8, at: proptest::sample::Index) {
+            let mut bytes = encode(&Fwd::Abort("a name, a mode, a time".into())).expect("encodes");
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            let got = read_message::<Fwd>(&mut &bytes[..], &mut Vec::new()).expect_err("flipped");
+            prop_assert_eq!(got.kind(), io::ErrorKind::InvalidData);
+        }
+
+        #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
-            let mut framed = u32::try_from(bytes.len()).expect("short").to_le_bytes().to_vec();
+            let mut framed = message_head(u32::try_from(bytes.len()).expect("short"), &bytes).to_vec();
             framed.extend(&bytes);
             let _ = read_message::<Fwd>(&mut &framed[..], &mut Vec::new());
             let _ = read_message::<Rev>(&mut &framed[..], &mut Vec::new());

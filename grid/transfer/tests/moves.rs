@@ -4,8 +4,8 @@ mod common;
 
 use common::{Hurt, copy, copy_with_events, ends, noise, pair, put, receive_job, run, send_job, walk};
 use kuroshio_transfer::{
-    Conn, DataConn, DigestMode, Event, FileErrorKind, Options, Placement, Progress, SessionConns, Source,
-    SyncMode, TransferError, receive,
+    Conn, DataConn, DigestMode, Event, FileErrorKind, Options, Placement, Progress, SessionConns, Snapshot,
+    Source, Summary, SyncMode, TransferError, receive,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,6 +13,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -526,13 +527,15 @@ fn hello_bytes(d: &Dirs) -> Vec<u8> {
     );
     let job = send_job(&d.src, &d.dst, Options::default());
     let sending = std::thread::spawn(move || kuroshio_transfer::send(near, job, &Progress::new()));
-    let mut len = [0u8; 4];
-    f2.read_exact(&mut len).expect("read");
-    let mut body = vec![0u8; u32::from_le_bytes(len) as usize];
+    // Length and checksums, then the message.
+    let mut head = [0u8; 16];
+    f2.read_exact(&mut head).expect("read");
+    let len = u32::from_le_bytes(*head.first_chunk().expect("four bytes"));
+    let mut body = vec![0u8; len as usize];
     f2.read_exact(&mut body).expect("read");
     drop((f2, r2));
     assert!(sending.join().expect("no panic").is_err());
-    [&len[..], &body].concat()
+    [&head[..], &body].concat()
 }
 
 #[test]
@@ -547,4 +550,42 @@ fn cancelling_ends_both_sides() {
     let sent = kuroshio_transfer::send(near, send_job(&d.src, &d.dst, Options::default()), &progress);
     assert!(matches!(sent, Err(TransferError::Cancelled)), "{sent:?}");
     assert!(receiving.join().expect("no panic").is_err());
+}
+
+/// Runs a copy whose user is told by one side's progress, with that side's answer. Says also whether the state
+/// for a resume was there when it was asked.
+fn told_by(d: &Dirs, sender: bool, answer: bool) -> (Summary, bool) {
+    let state = d.dst.with_file_name(".kuroshio-partial");
+    let there = Arc::new(AtomicU64::new(0));
+    let seen = there.clone();
+    let told = move |_: &Summary, _: &Snapshot| {
+        seen.fetch_add(u64::from(state.exists()), Ordering::SeqCst);
+        answer
+    };
+    let (tells, silent) = (Progress::new().telling(told), Progress::new());
+    let (sends, receives) = if sender { (tells, silent) } else { (silent, tells) };
+    let (near, far) = ends(&[Hurt::Nothing]);
+    let to = receive_job(&d.dst);
+    let receiving = std::thread::spawn(move || receive(far, to, &receives));
+    let options = Options {
+        placement: Placement::Exact,
+        ..Options::default()
+    };
+    let sent = kuroshio_transfer::send(near, send_job(&d.src, &d.dst, options), &sends);
+    receiving.join().expect("no panic").expect("received");
+    (sent.expect("sent"), there.load(Ordering::SeqCst) == 1)
+}
+
+#[test]
+fn state_stays_until_the_user_knows() {
+    for sender in [true, false] {
+        let d = dirs();
+        put(&d.src.join("f"), &noise(1 << 20, 1));
+        let state = d.dst.with_file_name(".kuroshio-partial");
+        for (answer, bytes) in [(false, 1 << 20), (true, 0), (true, 1 << 20)] {
+            let (sent, there) = told_by(&d, sender, answer);
+            assert_eq!((sent.bytes_sent, there), (bytes, true), "{sender} {answer}");
+            assert_eq!(state.exists(), !answer, "{sender}");
+        }
+    }
 }

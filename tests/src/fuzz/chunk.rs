@@ -4,7 +4,7 @@ use super::Input;
 use kuroshio_core::chunk::{
     Config, DigestTree, FileId, RangeSet, Scheduler, StreamId, SubtreeHasher, piece_digest,
 };
-use kuroshio_core::units::{BitRate, PicoTime};
+use kuroshio_core::units::PicoTime;
 
 const FILES: u64 = 4;
 const STREAMS: u64 = 4;
@@ -62,7 +62,7 @@ pub(super) fn run(data: &[u8]) {
                 live -= usize::from(s.generation(file).is_some());
                 s.finish_file(file);
             }
-            3 => drop(s.add_stream(stream, BitRate::new(input.number()))),
+            3 => drop(s.add_stream(stream)),
             4 => {
                 let held = s.stats().on_streams;
                 let bytes = s.lose_stream(stream);

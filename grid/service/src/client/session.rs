@@ -320,7 +320,8 @@ pub struct BetweenJob {
     pub congestion: Option<String>,
 }
 
-/// Asks service `from` to send to service `to`; every line of its answer goes to `each`.
+/// Asks service `from` to send to service `to`; every line of its answer goes to `each`. Once `each` has
+/// returned from [`CopyLine::Done`] the user knows, and what a resume would need is given up.
 pub fn copy_between(
     from: &Endpoint,
     to: &Endpoint,
@@ -348,9 +349,31 @@ pub fn copy_between(
         options: job.options,
         key: job.key,
     };
+    let (mut name, mut done) = (String::new(), false);
     from.dial(None, None)?
         .ask_lines("/.kuroshio/copies", &request, |line| {
-            each(line);
+            match line {
+                CopyLine::Started { id } if id.bytes().all(|b| b.is_ascii_hexdigit()) => name = id,
+                CopyLine::Done(_) => {
+                    done = true;
+                    each(line);
+                    tell_end(from, &name);
+                }
+                _ if done => {}
+                line => each(line),
+            }
             Ok(())
         })
+}
+
+/// Says that the user has seen the end. All is durable by then: without this word only some state stays at
+/// the receiver for the next run.
+fn tell_end(from: &Endpoint, name: &str) {
+    let path = format!("/.kuroshio/copies/{name}/told");
+    let told = from
+        .dial(None, None)
+        .and_then(|mut http| http.tell("POST", &path, &()));
+    if let Err(e) = told {
+        tracing::warn!("the state for a resume stays at the receiver: {e}");
+    }
 }

@@ -74,6 +74,7 @@ fn handle(
     let protocol = |text: &str| Err(TransferError::Protocol(text.into()));
     match message {
         Fwd::Hello { .. } => return protocol("a second Hello"),
+        Fwd::Bye => rx.said_bye.store(true, Ordering::SeqCst),
         Fwd::Abort(text) => return Err(TransferError::Peer(wire::bounded_text(text))),
         Fwd::Entries(entries) => {
             let Some(tree) = tree.as_mut() else {
@@ -453,17 +454,6 @@ pub(super) fn finish(rx: &Receiver<'_>, tree: Tree) {
         }
         if let Err(e) = rx.place.sync_all() {
             rx.local_error("flush the destination", e);
-            return;
-        }
-        let failed = rx
-            .summary
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .files_failed;
-        if failed == 0
-            && let Err(e) = rx.place.remove_state(&rx.state)
-        {
-            rx.local_error("remove the folder for partial files", e);
             return;
         }
     }

@@ -101,6 +101,8 @@ struct Receiver<'a> {
     resumed: AtomicU64,
     disk_ns: AtomicU64,
     live_streams: AtomicUsize,
+    /// The sender has read the last word, and its user knows.
+    said_bye: AtomicBool,
 }
 
 /// Runs the receiver's side; see [`crate::receive`].
@@ -152,6 +154,7 @@ pub(crate) fn run(
         resumed: AtomicU64::new(0),
         disk_ns: AtomicU64::new(0),
         live_streams: AtomicUsize::new(0),
+        said_bye: AtomicBool::new(false),
     };
     rx.outbox.post(Rev::Welcome {
         version: wire::VERSION,
@@ -284,8 +287,7 @@ fn session<'scope, 'env>(
                 source,
             });
         }
-        // The peer may have closed first; there is nothing more to say to it.
-        let _ = rev.finish();
+        rev
     });
     let (gone_tx, gone) = mpsc::channel::<()>();
     let (tree_tx, tree_rx) = mpsc::channel::<Tree>();
@@ -312,9 +314,24 @@ fn session<'scope, 'env>(
         }
     }
     rx.outbox.close();
+    let rev = writer.join();
     if !rx.end.is_over() {
-        let _ = writer.join();
-        // The sender closes its side once it has read the last word; a sender that is gone has lost nothing.
+        // A user who was not told comes again with the same command, and must find that nothing is missing.
+        let told = rx.progress.tell(&rx.summarise()).unwrap_or_else(|| {
+            let _ = gone.recv_timeout(Duration::from_secs(GOODBYE_S));
+            rx.said_bye.load(Ordering::SeqCst)
+        });
+        if told && let Err(source) = rx.forget() {
+            rx.end.fail(TransferError::Local {
+                what: "remove the folder for partial files".into(),
+                source,
+            });
+        }
+    }
+    // After that, so that the folder is gone when the sender returns. It may have closed first.
+    let _ = rev.map(|mut rev| rev.finish());
+    if !rx.end.is_over() {
+        // Its last word is still on the way; a connection closed under it would be reset.
         let _ = gone.recv_timeout(Duration::from_secs(GOODBYE_S));
         rx.end.finish();
     }
@@ -377,6 +394,19 @@ fn main_loop<'scope>(
 }
 
 impl Receiver<'_> {
+    /// Removes the state folder, unless a file failed and the same command may want to go on.
+    fn forget(&self) -> io::Result<()> {
+        let failed = self
+            .summary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .files_failed;
+        if self.options.dry_run || failed > 0 {
+            return Ok(());
+        }
+        self.place.remove_state(&self.state)
+    }
+
     fn is_done(&self) -> bool {
         self.all_announced.load(Ordering::SeqCst) && self.files.len() == 0
     }

@@ -53,14 +53,9 @@ fn begun_beside(root: &OwnedFd, dest: &[u8], key: &SessionKey) -> bool {
     !dest.is_empty() && open_dir(root, &join(&top, state_name(key).as_bytes())).is_ok()
 }
 
-/// Name of a session's state folder.
-fn hex(key: &SessionKey) -> String {
-    key.iter().map(|b| format!("{b:02x}")).collect()
-}
-
 /// Whether a folder holds the state of this session.
 fn has_state(root: &OwnedFd, folder: &[u8], key: &SessionKey) -> bool {
-    let path = join(&join(folder, STATE_DIR.as_bytes()), hex(key).as_bytes());
+    let path = join(&join(folder, STATE_DIR.as_bytes()), state_name(key).as_bytes());
     open_dir(root, &path).is_ok()
 }
 

@@ -168,6 +168,10 @@ fn session<'scope>(
         // A stream's panic is the scope's to report; its end carries nothing else.
         let _ = stream.join();
     }
+    let finished = tx.finished.load(Ordering::SeqCst) && !tx.end.is_over();
+    if finished && tx.progress.tell(&tx.summarise()) != Some(false) {
+        tx.outbox.post(Fwd::Bye);
+    }
     tx.outbox.close();
     let _ = writer.join();
     if !tx.end.is_over() {
@@ -246,8 +250,7 @@ fn start_stream<'scope>(
             return None;
         }
     }
-    // No hint of its speed: a lease begins at the floor and rises, what the stream carries is measured.
-    if tx.sched().add_stream(StreamId(id), None).is_err() {
+    if tx.sched().add_stream(StreamId(id)).is_err() {
         return None;
     }
     let alive = ticker.add(route, Arc::clone(&rate), conn.tcp());

@@ -67,7 +67,7 @@ const QUEUE_BYTES_PER_MBPS: u64 = 1_024;
 /// What the rate plan leaves free on each route.
 pub const HEADROOM: &str = "1.5%";
 /// How long a lease is good; a service that has just started grants floors for as long.
-pub const LEASE_TTL: Duration = Duration::from_secs(1);
+const LEASE_TTL: Duration = Duration::from_secs(1);
 /// Rate of a stream that lost its lease; reserved for twice as many streams as a route has ports.
 const FLOOR: &str = "64kbps";
 /// The host that sends and the host that receives.

@@ -19,7 +19,7 @@ use kuroshio_service::report::{CopyReport, ProgressReport};
 use kuroshio_testbed::{Captured, Counters, EmulatorReport, Testbed, Topology};
 
 use super::data::{self, TreeSize};
-use super::net::{LEASE_TTL, Net, RECEIVER, ROUTES, SENDER, ports};
+use super::net::{Net, RECEIVER, ROUTES, SENDER, ports};
 use super::share::{CapacityStep, Timeline};
 use super::site::{Places, Running};
 use crate::error::Failure;
@@ -146,16 +146,14 @@ impl Job<'_> {
         std::fs::write(&plan, self.net.plan()).map_err(failed)?;
         let paced = (kind != Kind::Unpaced).then_some(plan.as_path());
         let _sender = places.serve(&ocean, SENDER, self.source, "127.0.0.1", paced)?;
-        let served = Instant::now();
         let addresses = self.net.receiver_addresses();
         let first = addresses.first().map_or("", String::as_str);
         let _receiver = places.serve(&ocean, RECEIVER, &destination, first, None)?;
         data::drop_caches(self.source).map_err(|e| failed(format!("dropping caches: {e}")))?;
 
-        // A plan that has just started waits for leases of an earlier life to end: a copy that begins then
-        // begins at the floor, and the runs are to show the routes.
-        std::thread::sleep(LEASE_TTL.saturating_sub(served.elapsed()));
-
+        if paced.is_some() {
+            places.await_plan(&ocean, SENDER)?;
+        }
         let names: Vec<String> = ports().map(|(_, _, name)| format!("{RECEIVER}/{name}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let capture = ocean.capture(&names).map_err(failed)?;

@@ -5,15 +5,16 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use kuroshio_service::api::PlanReport;
 use kuroshio_testbed::Testbed;
 
 use crate::error::Failure;
 
 /// Port on which every service of the demo listens.
 const PORT: u16 = 7400;
-/// A service that has not printed its ticket by then has failed.
+/// A service that has not printed its ticket, or not got its plan ready, by then has failed.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A process that is ended when this goes.
@@ -76,6 +77,24 @@ impl Places {
             args.join(" "),
             String::from_utf8_lossy(&output.stderr).trim()
         )))
+    }
+
+    /// Waits until the service of `host` gives out all of its plan: one that has just started waits for leases
+    /// of an earlier life to end, and the runs are to show the routes.
+    pub fn await_plan(&self, net: &Testbed, host: &str) -> Result<(), Failure> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let answer = self.run(net, host, &["plan", "show", host, "--json"], "")?;
+            let plan: PlanReport =
+                serde_json::from_str(&answer).map_err(|e| Failure::failed(format!("plan of {host}: {e}")))?;
+            if plan.ready {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Failure::failed(format!("the plan of {host} does not get ready")));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Starts a service for `root` in `host` and makes the client trust it under the host's name, reached at
