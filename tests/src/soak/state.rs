@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+/// Name of the folder.
+pub const STATE: &str = ".kuroshio-partial";
 const RECORD: usize = 72;
 const PIECE: u8 = 2;
 const DROP: u8 = 3;
@@ -54,7 +56,7 @@ impl Part {
 #[must_use]
 pub fn parts(root: &Path) -> Vec<Part> {
     let mut out = Vec::new();
-    let Ok(sessions) = fs::read_dir(root.join(".kuroshio-partial")) else {
+    let Ok(sessions) = fs::read_dir(root.join(STATE)) else {
         return out;
     };
     for session in sessions.flatten() {

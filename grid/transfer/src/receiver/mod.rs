@@ -314,25 +314,28 @@ fn session<'scope, 'env>(
         }
     }
     rx.outbox.close();
-    let rev = writer.join();
+    let mut rev = writer.join().ok();
+    let mut hang_up = || rev.take().is_some_and(|mut rev| rev.finish().is_ok());
     if !rx.end.is_over() {
         // A user who was not told comes again with the same command, and must find that nothing is missing.
-        let told = rx.progress.tell(&rx.summarise()).unwrap_or_else(|| {
-            let _ = gone.recv_timeout(Duration::from_secs(GOODBYE_S));
-            rx.said_bye.load(Ordering::SeqCst)
-        });
-        if told && let Err(source) = rx.forget() {
+        let told = rx.progress.tell(&rx.summarise());
+        if told.is_some() {
+            hang_up();
+        }
+        // Its last word is on the way; a connection closed under it would be reset.
+        let _ = gone.recv_timeout(Duration::from_secs(GOODBYE_S));
+        if told.unwrap_or_else(|| rx.said_bye.load(Ordering::SeqCst))
+            && let Err(source) = rx.forget()
+        {
             rx.end.fail(TransferError::Local {
                 what: "remove the folder for partial files".into(),
                 source,
             });
         }
     }
-    // After that, so that the folder is gone when the sender returns. It may have closed first.
-    let _ = rev.map(|mut rev| rev.finish());
+    // A sender that tells its user waits for this: the folder is gone when it returns.
+    hang_up();
     if !rx.end.is_over() {
-        // Its last word is still on the way; a connection closed under it would be reset.
-        let _ = gone.recv_timeout(Duration::from_secs(GOODBYE_S));
         rx.end.finish();
     }
     Ok(())
