@@ -80,3 +80,13 @@ fn digest_tree() {
 fn plan_arbiter() {
     smoke("plan_arbiter");
 }
+
+#[test]
+fn messages() {
+    smoke("messages");
+}
+
+#[test]
+fn tickets() {
+    smoke("tickets");
+}

@@ -20,8 +20,8 @@ use kuroshio_service::{
     copy_between, pull, push,
 };
 use kuroshio_transfer::{
-    DataConn, DigestMode, Event, Options, Progress, ReceiveJob, SendJob, SessionConns, SessionKey, Snapshot, Source,
-    StreamRate, Summary, session_key,
+    DataConn, DigestMode, Event, Options, Progress, ReceiveJob, SendJob, SessionConns, SessionKey, Snapshot,
+    Source, StreamRate, Summary, session_key,
 };
 
 use crate::error::{EXIT_FAILED, Failure};

@@ -311,10 +311,7 @@ fn limits_hold() {
         );
     }
     let mut s = scheduler(small(), 1024);
-    assert_eq!(
-        s.add_stream(StreamId(5000)),
-        Err(ScheduleError::Full("streams"))
-    );
+    assert_eq!(s.add_stream(StreamId(5000)), Err(ScheduleError::Full("streams")));
     assert_eq!(s.add_stream(StreamId(1)), Ok(()));
 }
 

@@ -39,7 +39,7 @@ mod sender;
 mod session;
 mod streams;
 mod sys;
-mod wire;
+pub mod wire;
 mod zero_copy;
 
 pub use conn::{Conn, Stream};

@@ -5,6 +5,7 @@
 //! body here, name it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs` and a `[[bin]]` in `fuzz/Cargo.toml`.
 
 mod chunk;
+mod peer;
 mod plan;
 mod units;
 mod wire;
@@ -19,7 +20,8 @@ pub const TARGETS: &[Target] = &[
     ("chunk_scheduler", chunk::run),
     ("digest_tree", chunk::digest),
     ("plan_arbiter", plan::run),
-    // Next: parser of the transfer's messages and frame headers, parser of tickets.
+    ("messages", peer::messages),
+    ("tickets", peer::tickets),
 ];
 
 /// Runs the target called `name`.
