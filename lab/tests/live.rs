@@ -1,9 +1,10 @@
 //! A live run from end to end, and one in which the emulator is held on purpose.
 //!
-//! The program runs itself again inside the testbed's namespaces, so it brings its own small harness.
+//! The program runs itself again inside the testbed's namespaces.
 
-use std::ffi::OsString;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+#[path = "../../host/testbed/tests/common/mod.rs"]
+mod common;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,53 +12,12 @@ use kuroshio_lab::experiment::parse;
 use kuroshio_lab::live::{Options, Run, run};
 use kuroshio_lab::page;
 use kuroshio_lab::result::{RunResult, write_trace};
-use kuroshio_testbed::isolate;
-
-const TESTS: [(&str, fn()); 2] = [
-    ("a_run_leaves_its_figures", a_run_leaves_its_figures),
-    ("a_stall_of_5_ms_is_seen", a_stall_of_5_ms_is_seen),
-];
 
 fn main() -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if args.iter().any(|a| a == "--list") {
-        for (name, _) in TESTS {
-            println!("{name}: test");
-        }
-        return ExitCode::SUCCESS;
-    }
-    if !isolate::is_inside() {
-        return match isolate::run(&args) {
-            Ok(status) if status.success() => ExitCode::SUCCESS,
-            Ok(status) => {
-                eprintln!("inside: {status}");
-                ExitCode::FAILURE
-            }
-            Err(e) => {
-                eprintln!("{e}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let filters: Vec<&str> = args
-        .iter()
-        .filter_map(|a| a.to_str())
-        .filter(|a| !a.starts_with('-'))
-        .collect();
-    let mut failed = false;
-    for (name, test) in TESTS {
-        if !filters.is_empty() && !filters.iter().any(|f| name.contains(f)) {
-            continue;
-        }
-        let ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        failed |= !ok;
-    }
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    common::run(&[
+        ("a_run_leaves_its_figures", a_run_leaves_its_figures),
+        ("a_stall_of_5_ms_is_seen", a_stall_of_5_ms_is_seen),
+    ])
 }
 
 fn tiny(options: Options) -> Run {
