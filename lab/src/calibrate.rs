@@ -108,7 +108,7 @@ pub(crate) fn run() -> Result<Calibration, LiveError> {
     let seen: Vec<(u64, u64)> = captured
         .records
         .iter()
-        .filter(|r| captured.flow(r).is_some_and(|f| f.dst_port == PORT))
+        .filter(|r| captured.flow(r).is_some_and(|f| f.destination_port == PORT))
         .map(|r| (r.t_ns, u64::from(r.frame_len)))
         .collect();
     Ok(compare(&seen))

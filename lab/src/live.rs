@@ -357,11 +357,11 @@ pub(crate) fn streams(p: &Phase, captured: &Captured, zero_ns: u64) -> Vec<Strea
         .collect();
     for r in &captured.records {
         let Some(key) = captured.flow(r) else { continue };
-        let Some(i) = key.dst_port.checked_sub(FIRST_PORT).map(usize::from) else {
+        let Some(i) = key.destination_port.checked_sub(FIRST_PORT).map(usize::from) else {
             continue;
         };
         if let (Some(f), Some(s)) = (p.flows.get(i), list.get_mut(i))
-            && f.address == key.dst
+            && f.address == key.destination
         {
             s.frames.push(Frame {
                 t_ns: i64::try_from(i128::from(r.t_ns) - i128::from(zero_ns)).unwrap_or(i64::MAX),

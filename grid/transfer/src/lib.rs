@@ -5,7 +5,7 @@
 //! A session moves one tree from a sender to a receiver over unidirectional byte streams:
 //!
 //! ```text
-//!            Fwd  Hello, Entries, Changed, FileDone, End
+//!            Fwd  Hello, Entries, Changed, FileDone, End, Bye
 //!   sender  ------------------------------------------->  receiver
 //!   walker   Rev  Welcome, Want, Have, Written, Bad, Durable, Failed, Limits, Finished
 //!   streams <-------------------------------------------  writers

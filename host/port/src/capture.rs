@@ -13,9 +13,9 @@
 //! more than the frame.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
+use kuroshio_core::wire::{FlowKey, packet_of};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{frame_level, sys};
@@ -33,21 +33,6 @@ pub enum Direction {
     Out,
     /// Received by the host.
     In,
-}
-
-/// What identifies a flow: addresses, transport protocol and ports (zero for what has none).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FlowKey {
-    /// Source address.
-    pub src: IpAddr,
-    /// Destination address.
-    pub dst: IpAddr,
-    /// IP protocol number: 6 is TCP, 17 is UDP.
-    pub protocol: u8,
-    /// Source port.
-    pub src_port: u16,
-    /// Destination port.
-    pub dst_port: u16,
 }
 
 /// The headers of one frame, as far as they could be understood.
@@ -164,64 +149,15 @@ fn realtime_minus_monotonic_ns() -> i128 {
 /// The headers of a frame of `len` bytes of which `bytes` are at hand.
 #[must_use]
 pub fn look(bytes: &[u8], len: usize) -> Seen {
-    parse(bytes, len).unwrap_or(Seen {
-        flow: None,
-        payload_len: u32::try_from(len.saturating_sub(14)).unwrap_or(u32::MAX),
-    })
-}
-
-fn parse(bytes: &[u8], len: usize) -> Option<Seen> {
-    let ethertype = u16_at(bytes, 12)?;
-    let ip = bytes.get(14..)?;
-    let (src, dst, protocol, transport, ip_end): (IpAddr, IpAddr, u8, usize, usize) = match ethertype {
-        0x0800 => {
-            let header = usize::from(ip.first()? & 0x0f) * 4;
-            (
-                Ipv4Addr::from(array::<4>(ip, 12)?).into(),
-                Ipv4Addr::from(array::<4>(ip, 16)?).into(),
-                *ip.get(9)?,
-                header,
-                usize::from(u16_at(ip, 2)?),
-            )
-        }
-        0x86dd => (
-            Ipv6Addr::from(array::<16>(ip, 8)?).into(),
-            Ipv6Addr::from(array::<16>(ip, 24)?).into(),
-            *ip.get(6)?,
-            40,
-            40 + usize::from(u16_at(ip, 4)?),
-        ),
-        _ => return None,
+    let packet = packet_of(bytes);
+    let payload = match packet {
+        Some(packet) => packet.payload.get(),
+        None => len.saturating_sub(14) as u64,
     };
-    let ip_end = ip_end.min(len.saturating_sub(14));
-    let (src_port, dst_port, header) = match protocol {
-        6 => (
-            u16_at(ip, transport)?,
-            u16_at(ip, transport + 2)?,
-            usize::from(ip.get(transport + 12)? >> 4) * 4,
-        ),
-        17 => (u16_at(ip, transport)?, u16_at(ip, transport + 2)?, 8),
-        _ => (0, 0, 0),
-    };
-    let payload = ip_end.saturating_sub(transport + header);
-    Some(Seen {
-        flow: Some(FlowKey {
-            src,
-            dst,
-            protocol,
-            src_port,
-            dst_port,
-        }),
+    Seen {
+        flow: packet.map(|p| p.flow),
         payload_len: u32::try_from(payload).unwrap_or(u32::MAX),
-    })
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    array::<2>(bytes, at).map(u16::from_be_bytes)
-}
-
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+    }
 }
 
 #[cfg(test)]
@@ -251,8 +187,8 @@ mod tests {
         let seen = look(&frame, frame.len());
         assert_eq!(seen.payload_len, 3);
         let flow = seen.flow.expect("ip");
-        assert_eq!((flow.src_port, flow.dst_port), (0x1234, 80));
-        assert_eq!(flow.src, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!((flow.source_port, flow.destination_port), (0x1234, 80));
+        assert_eq!(flow.source, std::net::IpAddr::from([10, 0, 0, 1]));
         // Only the head is at hand: the length still comes from the IP header.
         let frame = tcp_frame(1448);
         assert_eq!(look(&frame[..128], frame.len()).payload_len, 1448);

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kuroshio_port::{Capture, Direction, FlowKey};
+use kuroshio_core::wire::FlowKey;
+use kuroshio_port::{Capture, Direction};
 
 /// How often the rings are emptied: each holds a third of a second of the fastest traffic.
 const DRAIN_EVERY: Duration = Duration::from_millis(10);

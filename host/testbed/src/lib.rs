@@ -29,7 +29,8 @@ pub use captures::{CaptureSet, Captured, Record};
 pub use counters::{Counters, LinkCounters, PortCounters, ShaperCounters};
 pub use emulator::{Damage, Fate, Lateness, MAX_POOL_BYTES, Point, Trace, TraceRecord};
 pub use host::CardCounters;
-pub use kuroshio_port::{Direction, FlowKey};
+pub use kuroshio_core::wire::FlowKey;
+pub use kuroshio_port::Direction;
 pub use net::Net;
 pub use testbed::{Change, EmulatorReport, MAX_TRACE_RECORDS, Testbed, TestbedError};
 pub use topology::{

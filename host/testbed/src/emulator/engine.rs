@@ -123,8 +123,8 @@ impl Engine {
             let seen = look(frame.bytes(), frame.bytes().len());
             meta.payload = u16::try_from(seen.payload_len).unwrap_or(u16::MAX);
             if let Some(flow) = seen.flow {
-                meta.src_port = flow.src_port;
-                meta.dst_port = flow.dst_port;
+                meta.src_port = flow.source_port;
+                meta.dst_port = flow.destination_port;
             }
         }
         frame.set_meta(meta);
