@@ -4,7 +4,8 @@
 //!        read TAPs (stamp = time of reading)            write TAPs (lateness = time of writing - exact time)
 //! hosts ------------------------------------> engine ---------------------------------------------> hosts
 //!                                              ^ commands
-//! loop: work off what is due; read what has come; nothing due within 60 us: sleep, else spin
+//! loop: work off what is due; read what has come; nothing due within 500 us: sleep, else spin
+//! (60 us without a core of its own)
 //! ```
 //!
 //! The thread is bound to a core of its own, never allocates per frame, and reads a card eagerly
@@ -26,7 +27,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kuroshio_clock::{Epoch, SPIN_NS, now_ns, pin_to_core, thread_id};
+use kuroshio_clock::{Epoch, SPIN_ALONE_NS, SPIN_NS, now_ns, pin_to_core, thread_id};
 use kuroshio_core::units::PicoTime;
 use kuroshio_core::wan::{Count, StageCounters};
 use kuroshio_port::Tap;
@@ -108,7 +109,8 @@ impl Emulator {
                         let engine = Engine::new(&topology);
                         let epoch = Epoch::now();
                         let _ = tell.send(Ok((thread_id(), epoch)));
-                        Loop::new(engine, taps, epoll, theirs, receiver, epoch).run();
+                        let spin_ns = if core.is_some() { SPIN_ALONE_NS } else { SPIN_NS };
+                        Loop::new(engine, taps, epoll, theirs, receiver, epoch, spin_ns).run();
                     }
                     Err(e) => {
                         let _ = tell.send(Err(e));
@@ -164,6 +166,7 @@ struct Loop {
     epoch: Epoch,
     lateness: Histogram,
     spare: Vec<u8>,
+    spin_ns: u64,
 }
 
 impl Loop {
@@ -174,6 +177,7 @@ impl Loop {
         wake: Arc<OwnedFd>,
         commands: Receiver<Command>,
         epoch: Epoch,
+        spin_ns: u64,
     ) -> Self {
         Self {
             engine,
@@ -184,6 +188,7 @@ impl Loop {
             epoch,
             lateness: Histogram::new(),
             spare: vec![0; 1 << 14],
+            spin_ns,
         }
     }
 
@@ -213,7 +218,7 @@ impl Loop {
         let wake_ns = self.epoch.mono_ns(PicoTime::from_ps(next));
         wake_ns
             .saturating_sub(now_ns())
-            .saturating_sub(SPIN_NS)
+            .saturating_sub(self.spin_ns)
             .min(LONGEST_SLEEP_NS)
     }
 
