@@ -217,6 +217,10 @@ fn finish(
         );
     } else {
         println!("\n{}", summary::plain(&table));
+        for run in &runs {
+            println!("{}", run.emulator());
+        }
+        println!();
         for v in &report.verdicts {
             println!(
                 "{}  {}: {} (must be {})",

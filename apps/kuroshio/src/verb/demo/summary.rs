@@ -14,6 +14,9 @@ const WIDE_NS: u64 = 200_000_000;
 const PLOT_HEIGHT: f64 = 1.5;
 /// The least share of the capacity that a paced run must reach.
 const LEAST_SHARE: f64 = 0.97;
+/// An emulator that cannot carry the load is late by more and more: then even 99 % of the frames are not
+/// within this.
+const KEPT_UP_NS: u64 = 2_000_000;
 
 /// One run in `--json`.
 #[derive(Debug, Serialize)]
@@ -200,6 +203,23 @@ impl RunSummary {
                 .collect(),
             settled: settled(outcome, whole.as_ref()),
         }
+    }
+
+    /// Whether the emulator carried every frame, and when.
+    pub fn emulator(&self) -> String {
+        let kept = self.machine_lost_frames == 0 && self.lateness_p99_ns <= KEPT_UP_NS;
+        let us = |ns: u64| ns as f64 / 1e3;
+        format!(
+            "{}: the emulator {}: {} frames lost by the machine; late by p50 {:.1} us, p99 {:.0} us, p99.9 {:.0} us, \
+             at most {:.0} us",
+            self.name,
+            if kept { "kept up" } else { "did not keep up" },
+            self.machine_lost_frames,
+            us(self.lateness_p50_ns),
+            us(self.lateness_p99_ns),
+            us(self.lateness_p999_ns),
+            us(self.lateness_max_ns),
+        )
     }
 
     /// What must hold of this run; `None` for the run that has to show how it goes wrong.
