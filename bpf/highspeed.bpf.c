@@ -23,7 +23,11 @@ _Static_assert(sizeof(struct highspeed) <= 104, "icsk_ca_priv");
 
 static __always_inline u32 window_of(u32 row)
 {
-	return highspeed_rows[row & (HIGHSPEED_SLOTS - 1)].window;
+	u64 at = row & (HIGHSPEED_SLOTS - 1);
+
+	/* Keeps the compiler from moving the mask away from its use, where the verifier looks for it. */
+	asm volatile("" : "+r"(at));
+	return highspeed_rows[at & (HIGHSPEED_SLOTS - 1)].window;
 }
 
 SEC("struct_ops")
