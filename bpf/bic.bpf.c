@@ -143,7 +143,7 @@ u32 BPF_PROG(bic_undo_cwnd, struct sock *sk)
 	return tcp_reno_undo_cwnd(sk);
 }
 
-SEC(".struct_ops")
+SEC(".struct_ops.link")
 struct tcp_congestion_ops bic = {
 	.init = (void *)bic_init,
 	.ssthresh = (void *)bic_ssthresh,
@@ -151,7 +151,7 @@ struct tcp_congestion_ops bic = {
 	.set_state = (void *)bic_set_state,
 	.pkts_acked = (void *)bic_pkts_acked,
 	.undo_cwnd = (void *)bic_undo_cwnd,
-	.name = "k_bic",
+	.name = "bic",
 };
 
 char _license[] SEC("license") = "GPL";

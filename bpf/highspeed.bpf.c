@@ -90,13 +90,13 @@ u32 BPF_PROG(highspeed_undo_cwnd, struct sock *sk)
 	return tcp_reno_undo_cwnd(sk);
 }
 
-SEC(".struct_ops")
+SEC(".struct_ops.link")
 struct tcp_congestion_ops highspeed = {
 	.init = (void *)highspeed_init,
 	.ssthresh = (void *)highspeed_ssthresh,
 	.cong_avoid = (void *)highspeed_cong_avoid,
 	.undo_cwnd = (void *)highspeed_undo_cwnd,
-	.name = "k_highspeed",
+	.name = "highspeed",
 };
 
 char _license[] SEC("license") = "GPL";

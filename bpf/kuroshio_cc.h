@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What the congestion controls of this folder see of the kernel: the few members they touch, relocated when
- * the program is loaded (BPF CO-RE), so that one object fits kernels 5.13 and newer.
+ * the program is loaded (BPF CO-RE), so that one object fits kernels 6.4 and newer (links
+ * of struct_ops, which end with the process that holds them).
  *
  * Windows are in segments, as in the kernel. Per-connection state lies in icsk_ca_priv (104 bytes).
  * Sources: include/net/tcp.h, include/linux/tcp.h, net/ipv4/tcp_cong.c (the functions named here).

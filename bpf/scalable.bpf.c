@@ -41,12 +41,12 @@ u32 BPF_PROG(scalable_undo_cwnd, struct sock *sk)
 	return tcp_reno_undo_cwnd(sk);
 }
 
-SEC(".struct_ops")
+SEC(".struct_ops.link")
 struct tcp_congestion_ops scalable = {
 	.ssthresh = (void *)scalable_ssthresh,
 	.cong_avoid = (void *)scalable_cong_avoid,
 	.undo_cwnd = (void *)scalable_undo_cwnd,
-	.name = "k_scalable",
+	.name = "scalable",
 };
 
 char _license[] SEC("license") = "GPL";
