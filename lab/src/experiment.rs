@@ -152,6 +152,9 @@ pub struct Flow {
     /// Congestion control asked of the kernel (TCP).
     #[serde(default)]
     pub congestion: Option<String>,
+    /// The one to take where the kernel has none of that name and this user may not load it (TCP).
+    #[serde(default)]
+    pub congestion_else: Option<String>,
     /// Congestion control of the paper, where it differs (TCP).
     #[serde(default)]
     pub congestion_of_paper: Option<String>,

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use kuroshio_bpf::{BpfError, CongestionControl};
 use kuroshio_clock::{now_ns, sleep_until};
 use kuroshio_testbed::{
     CaptureSet, Captured, Counters, EmulatorReport, Fate, Point, Testbed, Topology, Trace as EmulatorTrace,
@@ -60,6 +61,9 @@ pub enum LiveError {
     /// A flow failed.
     #[error("flow {0}: {1}")]
     Flow(String, io::Error),
+    /// A flow's congestion control is not there.
+    #[error("flow {0}: {1}")]
+    Congestion(String, BpfError),
     /// Something else of the machine.
     #[error("{0}: {1}")]
     Io(&'static str, io::Error),
@@ -99,6 +103,9 @@ struct PhaseRun {
 /// # Errors
 /// When the network cannot be made or a flow fails; a check that fails is no error.
 pub fn run(e: &Experiment, o: Options, say: &mut dyn FnMut(&str)) -> Result<Run, LiveError> {
+    let mut e = e.clone();
+    let _loaded = congestion_controls(&mut e)?;
+    let e = &e;
     let started_unix_s = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
@@ -147,6 +154,31 @@ pub fn run(e: &Experiment, o: Options, say: &mut dyn FnMut(&str)) -> Result<Run,
         notes: notes(e),
     };
     Ok(Run { result, traces, sent })
+}
+
+/// Loads the congestion controls that the kernel lacks; they go when what this returns goes. A flow whose
+/// own cannot be had takes its other one.
+fn congestion_controls(e: &mut Experiment) -> Result<Vec<CongestionControl>, LiveError> {
+    let mut loaded = Vec::new();
+    for flow in e.phases.iter_mut().flat_map(|p| &mut p.flows) {
+        let name = flow.name.clone();
+        let failed = |e| LiveError::Congestion(name.clone(), e);
+        let Some(wanted) = flow.congestion.clone() else {
+            continue;
+        };
+        if kuroshio_bpf::available().map_err(failed)?.contains(&wanted) {
+            continue;
+        }
+        match (kuroshio_bpf::load(&wanted), flow.congestion_else.take()) {
+            (Ok(control), _) => loaded.extend(control),
+            (Err(_), Some(other)) => {
+                flow.congestion_of_paper = Some(wanted);
+                flow.congestion = Some(other);
+            }
+            (Err(e), None) => return Err(failed(e)),
+        }
+    }
+    Ok(loaded)
 }
 
 fn notes(e: &Experiment) -> Vec<String> {
