@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::{Duration, Instant};
 
 use crate::canary::{Canary, CanaryReport};
 use crate::procfs::{run_delay_ns, steal_ns};
@@ -157,9 +158,39 @@ impl Watch {
     }
 }
 
+/// Waits until nothing has disturbed the machine for `window`; `false` when that has not come within `limit`.
+/// A virtual machine that has just freed much memory is stopped for tens of milliseconds every two seconds,
+/// as long as it hands the pages back.
+///
+/// # Errors
+/// As [`Watch::start`].
+pub fn wait_for_quiet(core: Option<usize>, window: Duration, limit: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let watch = Watch::start(core, &[])?;
+        std::thread::sleep(window);
+        if watch.report().verdict(&Limits::default()).is_none() {
+            return Ok(true);
+        }
+        if Instant::now() + window > deadline {
+            return Ok(false);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_for_quiet_ends() {
+        let (window, limit) = (Duration::from_millis(20), Duration::from_millis(60));
+        let begun = Instant::now();
+        let quiet = wait_for_quiet(None, window, limit).expect("witnesses");
+        assert!(begun.elapsed() >= window);
+        // Not quiet is said only when there was no room for one more window.
+        assert!(quiet || begun.elapsed() > limit - window);
+    }
 
     fn quiet() -> Disturbance {
         Disturbance {

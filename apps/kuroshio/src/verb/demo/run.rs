@@ -16,7 +16,7 @@ use kuroshio_clock::now_ns;
 use kuroshio_core::units::Ratio;
 use kuroshio_service::api::CopyLine;
 use kuroshio_service::report::{CopyReport, ProgressReport};
-use kuroshio_testbed::{Captured, Counters, EmulatorReport, Testbed, Topology};
+use kuroshio_testbed::{Captured, Counters, EmulatorReport, Testbed, Topology, isolate};
 
 use super::data::{self, TreeSize};
 use super::net::{Net, RECEIVER, ROUTES, SENDER, ports};
@@ -28,6 +28,10 @@ use crate::error::Failure;
 const UNPACED_LIMIT: Duration = Duration::from_secs(60);
 /// A paced run is given up after this time: it takes 20 s at the default scale and size.
 const PACED_LIMIT: Duration = Duration::from_secs(600);
+/// A run begins when nothing has disturbed the machine for so long (its own trees were freed just before).
+const QUIET_FOR: Duration = Duration::from_millis(2500);
+/// Or when that has not come for so long.
+const QUIET_LIMIT: Duration = Duration::from_secs(15);
 /// How long after the route lost capacity its plan is told.
 const TOLD_AFTER: Duration = Duration::from_millis(500);
 /// How long after being told the new rates must hold.
@@ -154,6 +158,8 @@ impl Job<'_> {
         if paced.is_some() {
             places.await_plan(&ocean, SENDER)?;
         }
+        // The run says itself whether the machine disturbed it.
+        kuroshio_clock::wait_for_quiet(isolate::emulator_core(), QUIET_FOR, QUIET_LIMIT).map_err(failed)?;
         let names: Vec<String> = ports().map(|(_, _, name)| format!("{RECEIVER}/{name}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let capture = ocean.capture(&names).map_err(failed)?;
