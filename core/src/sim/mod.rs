@@ -33,4 +33,3 @@ pub use queue::EventQueue;
 pub use random::{Random, split_mix};
 pub use source::OnOff;
 pub use stage::StageId;
-

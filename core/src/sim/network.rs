@@ -402,7 +402,11 @@ impl Network {
             }
         }
         packet.hop += 1;
-        let way = if packet.back { &flow.backward } else { &flow.forward };
+        let way = if packet.back {
+            &flow.backward
+        } else {
+            &flow.forward
+        };
         match way.get(usize::from(packet.hop)).copied() {
             Some(next) => {
                 self.offer(next, len, packet, observer);
@@ -419,7 +423,10 @@ impl Network {
             observer.arrived(packet.flow, now, len, packet.segment.len);
         }
         let index = packet.flow.index();
-        let Some(Flow { end: End::Tcp(tcp), .. }) = self.flows.get_mut(index) else {
+        let Some(Flow {
+            end: End::Tcp(tcp), ..
+        }) = self.flows.get_mut(index)
+        else {
             return;
         };
         if packet.back {
@@ -469,7 +476,9 @@ impl Network {
             self.follow_window(index, first);
             self.emitted.add(len);
             let taken = self.offer(first, len, packet(index, false, segment), observer);
-            if let Some(Flow { end: End::Tcp(tcp), .. }) = self.flows.get_mut(index)
+            if let Some(Flow {
+                end: End::Tcp(tcp), ..
+            }) = self.flows.get_mut(index)
                 && !taken
             {
                 tcp.local_bytes -= len.get();
@@ -481,7 +490,9 @@ impl Network {
     /// Sets the interface's shaper to one window per round trip, where that is asked for.
     #[inline]
     fn follow_window(&mut self, index: usize, first: StageId) {
-        if let Some(Flow { end: End::Tcp(tcp), .. }) = self.flows.get(index)
+        if let Some(Flow {
+            end: End::Tcp(tcp), ..
+        }) = self.flows.get(index)
             && tcp.window_paced
             && let Some(rate) = tcp.sender.window_rate()
             && let Some(stage) = self.stages.get_mut(first.index())
@@ -502,7 +513,8 @@ impl Network {
                 return;
             };
             let Some(segment) = tcp.receiver.poll_transmit(now) else {
-                self.queue.set(PLACES_PER_FLOW * index + 1, tcp.receiver.next_wakeup());
+                self.queue
+                    .set(PLACES_PER_FLOW * index + 1, tcp.receiver.next_wakeup());
                 return;
             };
             let len = pad(tcp.sizes.frame(&segment));

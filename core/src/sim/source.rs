@@ -51,7 +51,9 @@ impl Running {
     /// When the next frame comes.
     pub fn next(&self) -> Option<PicoTime> {
         let sending = self.clock.at().as_ps();
-        let OnOff { start, end, on, off, .. } = self.config;
+        let OnOff {
+            start, end, on, off, ..
+        } = self.config;
         let silent = match sending.checked_div(on.as_ps()) {
             Some(periods) => off.saturating_mul(periods),
             None => PicoDuration::ZERO,

@@ -43,4 +43,3 @@ pub use rtt::RttEstimator;
 pub use segment::{Block, IpVersion, Kind, SACK_BLOCKS_MAX, SackBlocks, Segment, Sizes};
 pub use sender::{LocalCongestion, Pacing, Sender, SenderConfig, SenderStats, State};
 pub use window::Window;
-

@@ -208,13 +208,13 @@ impl Sender {
     /// The time that the host takes to react to an arrival: drawn anew for each.
     #[inline]
     fn react(&mut self, now: PicoTime) {
-        let cost = self.config.cpu_per_ack;
-        let mut ready = self.busy_to.max(now) + cost;
+        let mut ready = self.busy_to.max(now) + self.config.cpu_per_ack;
         let most = self.config.reaction_max.as_ps();
         if most > 0 {
             let drawn = u128::from(crate::sim::split_mix(&mut self.random));
-            // Below `most`, a u64.
-            ready += PicoDuration::from_ps(((drawn * u128::from(most)) >> 64) as u64);
+            // Below `most`, a u64. Delays do not add up: they do not limit the rate.
+            let delay = PicoDuration::from_ps(((drawn * u128::from(most)) >> 64) as u64);
+            ready = ready.max(now + delay);
         }
         self.busy_to = ready;
     }

@@ -167,7 +167,8 @@ impl Sender {
     /// The retransmission timer has expired (Linux `tcp_enter_loss`).
     pub(super) fn enter_loss(&mut self, now: PicoTime) {
         self.stats.timeouts += 1;
-        let settled = matches!(self.state, State::Open | State::Disorder) || self.board.una() >= self.high_seq;
+        let settled =
+            matches!(self.state, State::Open | State::Disorder) || self.board.una() >= self.high_seq;
         if settled {
             self.window.ssthresh = self.control.threshold(&self.window, now);
         }
