@@ -11,6 +11,12 @@
 //! makes it three quarters of a doubled buffer, or a third of a buffer by the measure of paper 004, and the
 //! caller states the result. The application reads at once, or at a rate.
 //!
+//! The window opens as Linux opens it (net/ipv4/tcp_input.c, `tcp_grow_window`; tcp_output.c,
+//! `tcp_select_initial_window`): four segments at first (three above 1460 bytes, two above 4380), two more
+//! for every segment that arrives in order, until it is the effective window; and as long as it grows,
+//! every segment is acknowledged at once. So slow start doubles until about half a window has arrived, and
+//! grows by a half per round trip from there.
+//!
 //! ACKs (RFC 5681, section 4.2; Linux net/ipv4/tcp_input.c, `__tcp_ack_snd_check`): at once for the first
 //! [`quick_acks`](super::Profile::quick_acks), for every second segment, and whenever something is missing
 //! or a gap is filled; else after the ACK delay. SACK blocks: the newest first (RFC 2018, section 4).
@@ -26,6 +32,15 @@ use crate::units::{BitRate, PicoDuration, PicoTime};
 const SCALE_MAX: u32 = 14;
 /// Largest value of the window field.
 const FIELD_MAX: u64 = 65_535;
+
+/// Segments of the first window (Linux `tcp_select_initial_window`).
+fn first_segments(mss: u32) -> u64 {
+    match mss {
+        4_381.. => 2,
+        1_461.. => 3,
+        _ => 4,
+    }
+}
 
 /// What a receiver is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +81,8 @@ pub struct Receiver {
     echo: PicoTime,
     last_ack: u64,
     edge: u64,
+    /// How far the window has opened (Linux `rcv_ssthresh`).
+    opened: u64,
     unanswered: u32,
     quick: u32,
     due: Option<PicoTime>,
@@ -91,6 +108,7 @@ impl Receiver {
             echo: PicoTime::ZERO,
             last_ack: 0,
             edge: 0,
+            opened: (first_segments(config.mss) * u64::from(config.mss)).min(config.window),
             unanswered: 0,
             quick: config.profile.quick_acks,
             due: None,
@@ -131,7 +149,12 @@ impl Receiver {
             if had_gap {
                 self.join();
             }
-            at_once = had_gap || self.quick > 0 || self.enough(segment.len);
+            let grows = self.opened < self.config.window;
+            if grows {
+                let more = self.opened + 2 * u64::from(self.config.mss);
+                self.opened = more.min(self.config.window);
+            }
+            at_once = had_gap || grows || self.quick > 0 || self.enough(segment.len);
         } else {
             self.keep(seq, end);
         }
@@ -218,7 +241,7 @@ impl Receiver {
     /// The right edge of the window, which never moves back.
     #[inline]
     fn window(&mut self, now: PicoTime) -> u32 {
-        let right = self.read(now) + self.config.window;
+        let right = self.read(now) + self.opened;
         let room = right.max(self.edge).saturating_sub(self.next);
         let field = (room >> self.scale).min(FIELD_MAX) << self.scale;
         self.edge = self.next + field;
@@ -240,7 +263,7 @@ impl Receiver {
             let mut answer = Segment::bare(Kind::SynAck, now);
             answer.echo = self.echo;
             // The window of a SYN is not scaled.
-            answer.window = self.config.window.min(FIELD_MAX) as u32;
+            answer.window = self.opened.min(FIELD_MAX) as u32;
             self.edge = u64::from(answer.window);
             return Some(answer);
         }
@@ -274,11 +297,11 @@ impl Receiver {
         let Some(rate) = self.config.read_rate else {
             return;
         };
-        let least = (2 * u64::from(self.config.mss)).min(self.config.window / 2);
+        let least = (2 * u64::from(self.config.mss)).min(self.opened / 2);
         if self.edge - self.next < least {
             let wanted = self.next + least;
             let position = self.read(now);
-            let missing = wanted.saturating_sub(position + self.config.window).max(1);
+            let missing = wanted.saturating_sub(position + self.opened).max(1);
             let wait = rate.time_for(missing).max(PicoDuration::from_us(1));
             self.due = Some(now + wait);
         }
