@@ -12,6 +12,8 @@ pub mod chunk;
 pub mod meter;
 pub mod pace;
 pub mod plan;
+pub mod sim;
+pub mod tcp;
 pub mod units;
 pub mod wan;
 pub mod wire;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Level, Span};
+use crate::experiment::{Level, Mode, Span};
 use crate::trace::{Trace, mbps};
 
 /// A check as it stands in an experiment file.
@@ -15,6 +15,9 @@ pub struct CheckSpec {
     pub name: String,
     /// The bound in words, with its unit.
     pub bound: String,
+    /// The mode it is for; for every mode when it says nothing.
+    #[serde(default)]
+    pub mode: Option<Mode>,
     /// What is compared.
     #[serde(flatten)]
     pub what: What,
@@ -153,6 +156,11 @@ pub struct Check {
 }
 
 impl CheckSpec {
+    /// Whether the check is for a mode.
+    pub fn is_for(&self, mode: Mode) -> bool {
+        self.mode.is_none_or(|only| only == mode)
+    }
+
     /// The phases the check reads.
     pub fn phases(&self) -> Vec<&str> {
         match &self.what {

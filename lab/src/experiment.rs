@@ -8,7 +8,8 @@
 //! [[setting]]   one per parameter: value, where it is from
 //! [topology]    in the testbed's form ([[topology.host]], [[topology.host.port]], [[topology.link]])
 //! [[phase]]     one run: duration, [[phase.flow]] workload, [[phase.shape]] shapers laid over ports
-//! [[check]]     what must hold
+//! [[check]]     what must hold; with `mode` only in that mode
+//! [sim]         parameters of the simulator ([phase.sim] goes before it)
 //! ```
 //!
 //! A phase may take its topology and flows from another experiment (`as = "gnet1-shaped"`): the
@@ -19,6 +20,7 @@ use kuroshio_core::units::{BitRate, PicoDuration, parse_bytes};
 use serde::Deserialize;
 
 use crate::check::CheckSpec;
+use crate::sim::Settings;
 
 /// Largest experiment file read.
 pub const MAX_FILE_BYTES: usize = 256 * 1024;
@@ -30,12 +32,13 @@ pub const MAX_FLOWS: usize = 64;
 pub const MAX_PHASE_SECONDS: u64 = 3600;
 
 /// The experiments that are part of the binary: name and file.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("gnet1-collision", include_str!("../gnet1-collision.toml")),
     ("gnet1-unshaped", include_str!("../gnet1-unshaped.toml")),
     ("gnet1-shaped", include_str!("../gnet1-shaped.toml")),
     ("gfarm-burst", include_str!("../gfarm-burst.toml")),
     ("gfarm-ifg", include_str!("../gfarm-ifg.toml")),
+    ("psp-bic", include_str!("../psp-bic.toml")),
 ];
 
 /// An experiment that cannot be used, and why.
@@ -75,6 +78,21 @@ impl Level {
             Level::Goodput => "goodput",
         }
     }
+}
+
+/// How an experiment is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Real TCP in namespaces, on the wall clock.
+    Live,
+    /// In virtual time.
+    Sim,
+}
+
+/// The modes of an experiment that states none.
+fn every_mode() -> Vec<Mode> {
+    vec![Mode::Live, Mode::Sim]
 }
 
 /// Where an experiment comes from.
@@ -210,6 +228,9 @@ pub struct Phase {
     /// Shapers.
     #[serde(default, rename = "shape")]
     pub shapes: Vec<Shape>,
+    /// Parameters of the simulator for this phase.
+    #[serde(default)]
+    pub sim: Settings,
     /// The testbed's topology with the shapers in place; made from `[topology]` when parsed.
     #[serde(skip)]
     pub topology_toml: String,
@@ -241,6 +262,12 @@ pub struct Experiment {
     #[serde(default)]
     pub notes: Vec<String>,
     topology: toml::Table,
+    /// How it is run.
+    #[serde(default = "every_mode")]
+    pub modes: Vec<Mode>,
+    /// Parameters of the simulator.
+    #[serde(default)]
+    pub sim: Settings,
     /// Its runs.
     #[serde(rename = "phase")]
     pub phases: Vec<Phase>,
@@ -296,6 +323,15 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
         complete(&e, p).map_err(fail)?;
     }
     e.phases = phases;
+    for p in &e.phases {
+        p.sim
+            .or(&e.sim)
+            .validate()
+            .map_err(|m| fail(format!("phase {:?}: sim: {m}", p.name)))?;
+    }
+    if e.modes.is_empty() {
+        return Err(fail("modes: want live, sim or both".into()));
+    }
     for c in &e.checks {
         for phase in c.phases() {
             if !e.phases.iter().any(|p| p.name == phase) {
@@ -324,6 +360,7 @@ fn complete(e: &Experiment, p: &mut Phase) -> Result<(), String> {
         };
         p.flows = first.flows;
         p.shapes = first.shapes;
+        p.sim = p.sim.or(&first.sim).or(&borrowed.sim);
         p.topology_toml = first.topology_toml;
     } else {
         let mut topology = e.topology.clone();

@@ -25,7 +25,7 @@ use serde_json::{Map, json};
 
 use crate::calibrate;
 use crate::check::Check;
-use crate::experiment::{Experiment, Phase};
+use crate::experiment::{Experiment, Mode, Phase};
 use crate::flow::{self, FIRST_PORT, Receiver, Sent, Times};
 use crate::measure;
 use crate::result::{Instrument, Lateness, Quantiles, RunResult, Versions};
@@ -132,7 +132,8 @@ pub fn run(e: &Experiment, o: Options, say: &mut dyn FnMut(&str)) -> Result<Run,
     };
     let sent: Vec<Vec<Sent>> = phases.iter().map(|p| p.sent.clone()).collect();
     let traces: Vec<Trace> = phases.into_iter().map(|p| p.trace).collect();
-    let mut checks: Vec<Check> = e.checks.iter().map(|c| c.evaluate(&traces)).collect();
+    let specs = e.checks.iter().filter(|c| c.is_for(Mode::Live));
+    let mut checks: Vec<Check> = specs.map(|c| c.evaluate(&traces)).collect();
     checks.push(whole(&instrument.lateness));
     checks.push(on_time(&instrument.lateness));
     let result = RunResult {

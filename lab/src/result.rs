@@ -23,7 +23,7 @@ pub struct RunResult {
     pub title: String,
     /// Paper, figure and section.
     pub source: String,
-    /// `live`: real TCP in namespaces over the emulator, wall clock.
+    /// `live`: real TCP in namespaces over the emulator, wall clock; `sim`: virtual time.
     pub mode: String,
     /// `1` at the paper's own size, else a fraction.
     pub scale: String,

@@ -236,6 +236,14 @@ impl Topology {
             .collect()
     }
 
+    /// The way from a port to another of its subnet, by their numbers: the numbers of the links'
+    /// directions, in order.
+    #[must_use]
+    pub fn way(&self, from: usize, to: usize) -> Option<&[usize]> {
+        let path = self.paths.iter().find(|p| (p.from, p.to) == (from, to))?;
+        Some(&path.links)
+    }
+
     /// The addresses that a port reaches, with the number of the port that has each.
     pub(crate) fn neighbours(&self, port: usize) -> Vec<(IpAddr, usize)> {
         let ports: Vec<&Port> = self.ports().map(|(_, p)| p).collect();

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use kuroshio_lab::experiment::{self, Experiment};
+use kuroshio_lab::experiment::{self, Experiment, Mode};
 use kuroshio_lab::live::{self, Options};
 use kuroshio_lab::page;
 use kuroshio_lab::result::{RunResult, write_trace};
+use kuroshio_lab::sim;
 use kuroshio_testbed::isolate;
 
 use crate::error::Failure;
@@ -103,7 +104,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
                 "title": e.title,
                 "source": { "paper": e.source.paper, "figure": e.source.figure, "section": e.source.section },
                 "scale": e.scale,
-                "modes": ["live"],
+                "modes": e.modes,
                 "paper": e.figures,
                 "checks": e.checks.iter().map(|c| serde_json::json!({ "name": c.name, "bound": c.bound })).collect::<Vec<_>>(),
             }));
@@ -125,12 +126,27 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
 
 fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     let e = experiment::load(&args.name).map_err(|e| Failure::usage(e.to_string()))?;
-    if args.sim || args.vm {
-        let mode = if args.sim { "--sim" } else { "--vm" };
+    if args.vm {
         return Err(Failure::usage(format!(
-            "lab run {}: {mode} is not in this version; use --live",
+            "lab run {}: --vm is not in this version; use --live or --sim",
             e.name
         )));
+    }
+    let mode = if args.sim { Mode::Sim } else { Mode::Live };
+    if !e.modes.contains(&mode) {
+        let other = if args.sim { "--live" } else { "--sim" };
+        return Err(Failure::usage(format!(
+            "lab run {}: runs with {other} only",
+            e.name
+        )));
+    }
+    if args.sim {
+        if args.stall_emulator.is_some() {
+            return Err(Failure::usage("--stall-emulator: there is no emulator in --sim"));
+        }
+        let run = sim::run(&e, &mut |line| eprintln!("{line}"))
+            .map_err(|m| Failure::failed(format!("lab run {}: {m}", e.name)))?;
+        return finish(args, &e, &run);
     }
     if !isolate::is_inside() {
         let list: Vec<_> = std::env::args_os().skip(1).collect();
@@ -144,8 +160,17 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     let run = live::run(&e, options, &mut |line| eprintln!("{line}"))
         .map_err(|m| Failure::failed(format!("lab run {}: {m}", e.name)))?;
-    let dir = args.out.join(format!("{}-{}", e.name, run.result.started_unix_s));
-    let page = keep(&e, &run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
+    finish(args, &e, &run)
+}
+
+/// Keeps and prints what a run left.
+fn finish(args: &RunArgs, e: &Experiment, run: &live::Run) -> Result<ExitCode, Failure> {
+    let name = match run.result.mode.as_str() {
+        "live" => e.name.clone(),
+        mode => format!("{}-{mode}", e.name),
+    };
+    let dir = args.out.join(format!("{name}-{}", run.result.started_unix_s));
+    let page = keep(e, run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     if args.json {
         let text = serde_json::to_string_pretty(&run.result).map_err(|m| Failure::failed(m.to_string()))?;
         print(&text);

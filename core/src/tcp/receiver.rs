@@ -1,0 +1,320 @@
+//! The receiving end: reassembly, ACKs, the advertised window.
+//!
+//! ```text
+//!   read            next                         right edge
+//!    |---- unread ---|---gap--[block]---[block]----|
+//!    |<------------------- window ---------------->|
+//! ```
+//!
+//! The *effective window* is the parameter: the application's reading position plus the window is the right
+//! edge, rounded down to the window scale (RFC 7323). It is at once the socket buffer's usable part; Linux
+//! makes it three quarters of a doubled buffer, or a third of a buffer by the measure of paper 004, and the
+//! caller states the result. The application reads at once, or at a rate.
+//!
+//! The window opens as Linux opens it (net/ipv4/tcp_input.c, `tcp_grow_window`; tcp_output.c,
+//! `tcp_select_initial_window`): four segments at first (three above 1460 bytes, two above 4380), two more
+//! for every segment that arrives in order, until it is the effective window; and as long as it grows,
+//! every segment is acknowledged at once. So slow start doubles until about half a window has arrived, and
+//! grows by a half per round trip from there.
+//!
+//! ACKs (RFC 5681, section 4.2; Linux net/ipv4/tcp_input.c, `__tcp_ack_snd_check`): at once for the first
+//! [`quick_acks`](super::Profile::quick_acks), for every second segment, and whenever something is missing
+//! or a gap is filled; else after the ACK delay. SACK blocks: the newest first (RFC 2018, section 4).
+
+use super::{
+    profile::Profile,
+    ranges::Ranges,
+    segment::{Block, Kind, SACK_BLOCKS_MAX, SackBlocks, Segment},
+};
+use crate::units::{BitRate, PicoDuration, PicoTime};
+
+/// Largest shift of the window field (RFC 7323).
+const SCALE_MAX: u32 = 14;
+/// Largest value of the window field.
+const FIELD_MAX: u64 = 65_535;
+
+/// Segments of the first window (Linux `tcp_select_initial_window`).
+fn first_segments(mss: u32) -> u64 {
+    match mss {
+        4_381.. => 2,
+        1_461.. => 3,
+        _ => 4,
+    }
+}
+
+/// What a receiver is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// Its stack.
+    pub profile: Profile,
+    /// Effective window, bytes; at most 1 GiB (RFC 7323).
+    pub window: u64,
+    /// Payload rate at which the application reads; at once when `None`.
+    pub read_rate: Option<BitRate>,
+    /// Payload of a full segment, bytes.
+    pub mss: u32,
+}
+
+/// What a receiver has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReceiverStats {
+    /// Segments with payload.
+    pub segments: u64,
+    /// Those of them that held nothing new.
+    pub duplicates: u64,
+    /// Bytes in order.
+    pub bytes: u64,
+    /// ACKs sent.
+    pub acks: u64,
+}
+
+/// The receiver of a connection.
+#[derive(Debug, Clone)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    scale: u32,
+    next: u64,
+    above: Ranges,
+    /// Starts of the blocks that grew last, newest first.
+    recent: [Option<u64>; SACK_BLOCKS_MAX],
+    /// Stamp to echo: that of the earliest segment not yet answered (RFC 7323, section 4.3).
+    echo: PicoTime,
+    last_ack: u64,
+    edge: u64,
+    /// How far the window has opened (Linux `rcv_ssthresh`).
+    opened: u64,
+    unanswered: u32,
+    quick: u32,
+    due: Option<PicoTime>,
+    answer_syn: bool,
+    /// When the application began to read what it reads now, and the position then.
+    reading: (PicoTime, u64),
+    stats: ReceiverStats,
+}
+
+impl Receiver {
+    /// A receiver that waits for a connection.
+    pub fn new(config: ReceiverConfig) -> Self {
+        let mut scale = 0;
+        while scale < SCALE_MAX && FIELD_MAX << scale < config.window {
+            scale += 1;
+        }
+        Receiver {
+            config,
+            scale,
+            next: 0,
+            above: Ranges::new(),
+            recent: [None; SACK_BLOCKS_MAX],
+            echo: PicoTime::ZERO,
+            last_ack: 0,
+            edge: 0,
+            opened: (first_segments(config.mss) * u64::from(config.mss)).min(config.window),
+            unanswered: 0,
+            quick: config.profile.quick_acks,
+            due: None,
+            answer_syn: false,
+            reading: (PicoTime::ZERO, 0),
+            stats: ReceiverStats::default(),
+        }
+    }
+
+    /// A segment has arrived.
+    #[inline]
+    pub fn handle_segment(&mut self, now: PicoTime, segment: &Segment) {
+        match segment.kind {
+            Kind::Syn => {
+                self.answer_syn = true;
+                self.echo = segment.stamp;
+                self.due = Some(now);
+            }
+            Kind::Data => self.handle_data(now, segment),
+            Kind::SynAck | Kind::Ack => {}
+        }
+    }
+
+    #[inline]
+    fn handle_data(&mut self, now: PicoTime, segment: &Segment) {
+        self.stats.segments += 1;
+        let (seq, end) = (segment.seq, segment.end());
+        if seq <= self.last_ack && end > self.last_ack {
+            self.echo = segment.stamp;
+        }
+        self.read(now);
+        let mut at_once = true;
+        if end <= self.next {
+            self.stats.duplicates += 1;
+        } else if seq <= self.next {
+            let had_gap = !self.above.is_empty();
+            self.next = end;
+            if had_gap {
+                self.join();
+            }
+            let grows = self.opened < self.config.window;
+            if grows {
+                let more = self.opened + 2 * u64::from(self.config.mss);
+                self.opened = more.min(self.config.window);
+            }
+            at_once = had_gap || grows || self.quick > 0 || self.enough(segment.len);
+        } else {
+            self.keep(seq, end);
+        }
+        self.stats.bytes = self.next;
+        if at_once {
+            self.due = Some(now);
+        } else {
+            let latest = now + self.config.profile.ack_delay;
+            self.due = Some(self.due.map_or(latest, |due| due.min(latest)));
+        }
+    }
+
+    /// Whether two full segments wait for their ACK.
+    #[inline]
+    fn enough(&mut self, len: u32) -> bool {
+        self.unanswered = self.unanswered.saturating_add(len);
+        self.unanswered > self.config.mss
+    }
+
+    /// Moves on over blocks that are in order now.
+    fn join(&mut self) {
+        while let Some((start, end)) = self.above.first()
+            && start <= self.next
+        {
+            self.next = self.next.max(end);
+            self.above.forget_below(self.next);
+        }
+    }
+
+    /// Keeps a segment above a gap.
+    fn keep(&mut self, seq: u64, end: u64) {
+        let mut fresh = false;
+        self.above.insert(seq, end, |_, _| fresh = true);
+        if !fresh {
+            self.stats.duplicates += 1;
+        }
+        let Some((start, _)) = self.above.range_of(seq) else {
+            return;
+        };
+        // Blocks are named by any number that they hold: they may have grown together since.
+        let above = &self.above;
+        let mut kept = [Some(start); SACK_BLOCKS_MAX];
+        let others = self
+            .recent
+            .into_iter()
+            .flatten()
+            .filter_map(|number| above.range_of(number))
+            .map(|range| range.0)
+            .filter(|other| *other != start);
+        let mut places = kept.iter_mut().skip(1);
+        let mut last = Some(start);
+        for other in others {
+            if last == Some(other) {
+                continue;
+            }
+            last = Some(other);
+            if let Some(place) = places.next() {
+                *place = Some(other);
+            }
+        }
+        for place in places {
+            *place = None;
+        }
+        self.recent = kept;
+    }
+
+    /// How far the application has read.
+    #[inline]
+    fn read(&mut self, now: PicoTime) -> u64 {
+        let Some(rate) = self.config.read_rate else {
+            self.reading = (now, self.next);
+            return self.next;
+        };
+        let (since, from) = self.reading;
+        let position = from.saturating_add(rate.bytes_in(now - since));
+        if position >= self.next {
+            // It waits for data: idle time earns nothing.
+            self.reading = (now, self.next);
+            return self.next;
+        }
+        position
+    }
+
+    /// The right edge of the window, which never moves back.
+    #[inline]
+    fn window(&mut self, now: PicoTime) -> u32 {
+        let right = self.read(now) + self.opened;
+        let room = right.max(self.edge).saturating_sub(self.next);
+        let field = (room >> self.scale).min(FIELD_MAX) << self.scale;
+        self.edge = self.next + field;
+        // Below 2^30.
+        field as u32
+    }
+
+    /// The next ACK to be sent.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: PicoTime) -> Option<Segment> {
+        if self.due.is_none_or(|due| due > now) {
+            return None;
+        }
+        self.due = None;
+        self.unanswered = 0;
+        self.stats.acks += 1;
+        if self.answer_syn {
+            self.answer_syn = false;
+            let mut answer = Segment::bare(Kind::SynAck, now);
+            answer.echo = self.echo;
+            // The window of a SYN is not scaled.
+            answer.window = self.opened.min(FIELD_MAX) as u32;
+            self.edge = u64::from(answer.window);
+            return Some(answer);
+        }
+        self.quick = self.quick.saturating_sub(1);
+        let mut answer = Segment::bare(Kind::Ack, now);
+        answer.ack = self.next;
+        answer.window = self.window(now);
+        answer.echo = self.echo;
+        if !self.above.is_empty() {
+            answer.sack = self.blocks();
+        }
+        self.last_ack = self.next;
+        self.update_later(now);
+        Some(answer)
+    }
+
+    fn blocks(&self) -> SackBlocks {
+        let mut blocks = SackBlocks::NONE;
+        for number in self.recent.into_iter().flatten() {
+            if let Some((start, end)) = self.above.range_of(number) {
+                blocks.push(self.next, Block { start, end });
+            }
+        }
+        blocks
+    }
+
+    /// A closed window opens again with an ACK of its own: when half of it or two segments are free
+    /// (RFC 1122, section 4.2.3.3).
+    #[inline]
+    fn update_later(&mut self, now: PicoTime) {
+        let Some(rate) = self.config.read_rate else {
+            return;
+        };
+        let least = (2 * u64::from(self.config.mss)).min(self.opened / 2);
+        if self.edge - self.next < least {
+            let wanted = self.next + least;
+            let position = self.read(now);
+            let missing = wanted.saturating_sub(position + self.opened).max(1);
+            let wait = rate.time_for(missing).max(PicoDuration::from_us(1));
+            self.due = Some(now + wait);
+        }
+    }
+
+    /// When an ACK is due.
+    #[inline]
+    pub fn next_wakeup(&self) -> Option<PicoTime> {
+        self.due
+    }
+
+    /// What was seen so far.
+    pub fn stats(&self) -> ReceiverStats {
+        self.stats
+    }
+}

@@ -1,0 +1,117 @@
+//! What the simulator needs to know beyond the topology: `[sim]` of an experiment, `[phase.sim]` of a
+//! phase, which goes before it field by field.
+
+use kuroshio_core::tcp::{LocalCongestion, Profile};
+use serde::Deserialize;
+
+use crate::experiment::{Bytes, Span};
+
+/// Most seeds of one experiment.
+pub const MAX_SEEDS: u32 = 1_000;
+
+/// How a sender's host spaces its frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pace {
+    /// It does not.
+    #[default]
+    None,
+    /// The interface sends one window per round trip, evenly (dynamic pacing of paper 001).
+    InterfaceWindow,
+    /// TCP itself sends one window per round trip, evenly.
+    TcpWindow,
+}
+
+/// What a full interface queue does to the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Local {
+    /// Reduces it, as Linux does.
+    Reduce,
+    /// Nothing (Web100's WAD_IFQ).
+    Ignore,
+}
+
+impl From<Local> for LocalCongestion {
+    fn from(local: Local) -> Self {
+        match local {
+            Local::Reduce => LocalCongestion::Reduce,
+            Local::Ignore => LocalCongestion::Ignore,
+        }
+    }
+}
+
+/// Parameters of the simulator. All have defaults.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// TCP stack, `linux-2.6.14` (the default) or `modern`.
+    #[serde(default)]
+    pub profile: Option<String>,
+    /// Spacing at the senders.
+    #[serde(default)]
+    pub pace: Option<Pace>,
+    /// What a full interface queue does.
+    #[serde(default)]
+    pub local_congestion: Option<Local>,
+    /// Usable part of the send buffer; without limit by default.
+    #[serde(default)]
+    pub send_buffer: Option<Bytes>,
+    /// CPU time of a sender for every data frame.
+    #[serde(default)]
+    pub cpu_per_frame: Option<Span>,
+    /// Longest random time before a sender reacts to an ACK.
+    #[serde(default)]
+    pub reaction: Option<Span>,
+    /// Segments that FAST keeps in queues.
+    #[serde(default)]
+    pub fast_alpha: Option<u32>,
+    /// How many seeds are run; figures and checks are those of the median run.
+    #[serde(default)]
+    pub seeds: Option<u32>,
+}
+
+impl Settings {
+    /// These, and where they say nothing, those.
+    #[must_use]
+    pub fn or(&self, below: &Settings) -> Settings {
+        let (a, b) = (self.clone(), below.clone());
+        Settings {
+            profile: a.profile.or(b.profile),
+            pace: a.pace.or(b.pace),
+            local_congestion: a.local_congestion.or(b.local_congestion),
+            send_buffer: a.send_buffer.or(b.send_buffer),
+            cpu_per_frame: a.cpu_per_frame.or(b.cpu_per_frame),
+            reaction: a.reaction.or(b.reaction),
+            fast_alpha: a.fast_alpha.or(b.fast_alpha),
+            seeds: a.seeds.or(b.seeds),
+        }
+    }
+
+    /// The stack.
+    ///
+    /// # Errors
+    /// When there is none of that name: the message lists those there are.
+    pub fn stack(&self) -> Result<Profile, String> {
+        let Some(name) = &self.profile else {
+            return Ok(Profile::LINUX_2_6_14);
+        };
+        Profile::named(name).ok_or_else(|| {
+            let known: Vec<_> = Profile::ALL.iter().map(|p| p.name).collect();
+            format!("no TCP stack {name:?}: there are {}", known.join(", "))
+        })
+    }
+
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// What is wrong and what would be valid.
+    pub fn validate(&self) -> Result<(), String> {
+        self.stack()?;
+        match self.seeds {
+            Some(0) => Err("want 1 seed or more".into()),
+            Some(n) if n > MAX_SEEDS => Err(format!("{n} seeds: at most {MAX_SEEDS}")),
+            _ => Ok(()),
+        }
+    }
+}
