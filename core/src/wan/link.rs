@@ -1,8 +1,9 @@
 //! A link between routers.
 
 use super::{
+    loss::{Loss, Losses},
     medium::Capacity,
-    serial::{Loss, Serial, stage},
+    serial::{Serial, stage},
 };
 use crate::{
     units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio},
@@ -44,7 +45,12 @@ impl<T> Link<T> {
         } = config;
         let medium = Capacity::new(capacity, wire);
         Link {
-            serial: Serial::new(medium, queue_limit, one_way_delay, Loss::new(loss, seed)),
+            serial: Serial::new(
+                medium,
+                queue_limit,
+                one_way_delay,
+                Losses::new(Loss::Ratio(loss), seed),
+            ),
         }
     }
 
@@ -65,7 +71,7 @@ impl<T> Link<T> {
 
     /// Changes the loss for frames whose serialisation starts after `now`.
     pub fn set_loss(&mut self, now: PicoTime, loss: Ratio) {
-        self.serial.set_loss(now, loss);
+        self.serial.set_loss(now, Loss::Ratio(loss));
     }
 
     /// Changes the queue's limit for frames that arrive after `now`; frames that wait stay.

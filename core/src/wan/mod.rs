@@ -12,6 +12,13 @@
 //! | [`PortWire`] | L1 rate: preamble, frame, gap of 12 | its FCS is out |
 //! | [`Shaper`] | L1 rate: preamble, frame, chosen gap | its FCS is out |
 //! | [`Link`] | frame-level capacity, and never less than the L1 time of a wire below it | that time has passed, plus the one-way delay |
+//! | [`WanLink`] | the same, an L1 capacity, or a recording ([`Rate`]) | that time has passed, plus a delay that may vary |
+//! | [`DrainPort`] | frame-level rate of the receiver | that time has passed |
+//!
+//! A [`WanLink`] is a [`Link`] that can do everything else as well: it refuses early ([`Aqm`]), marks
+//! ([`mark`]), varies its delay ([`Jitter`]), loses by model or by name ([`Loss`], [`FrameName`]), copies, holds
+//! back ([`Reorder`]), damages ([`Corruption`]) and rewrites ([`Rewrite`]) frames, and changes over time
+//! ([`Schedule`]). Each is in a file of its own, with its model and source on top.
 //!
 //! All have the shape of [`Stage`]. Calls, in order, at any `now`:
 //!
@@ -34,13 +41,51 @@
 //! **Memory.** Waiting frames are bounded by the queue limit (a frame counts as 64 bytes at least), frames
 //! in flight by capacity times delay. Buffers grow to that and stay; there is no allocation per frame.
 
+mod cargo;
+mod codel;
+mod config;
+mod corrupt;
+mod drain;
+mod ecn;
+mod flight;
+mod gate;
+mod header;
+mod jitter;
 mod link;
+mod loss;
 mod medium;
+mod named;
+mod normal;
+mod opportunity;
+mod pareto;
 mod port;
+mod random;
+mod red;
+mod rewrite;
+mod schedule;
 mod serial;
+mod setting;
+mod wan_link;
 
+pub use cargo::Cargo;
+pub use codel::CoDel;
+pub use config::{Aqm, Limit, MAX_STEPS, Reorder, Schedule, WanChange, WanConfig};
+pub use corrupt::{Corruption, Damage, MAX_FLIPS};
+pub use drain::{DrainConfig, DrainPort, PauseRequest, WaterMarks};
+pub use ecn::{Mark, mark};
+pub use gate::{Level, MAX_CAPACITY, MIN_CAPACITY, Rate};
+pub use jitter::{Jitter, MAX_DELAY, MAX_SAMPLES, MIN_SHAPE, Order};
 pub use link::{Link, LinkConfig};
+pub use loss::Loss;
+pub use named::{FrameKind, FrameName, MAX_FLOWS, MAX_NAMED};
+pub use opportunity::{
+    MAX_OPPORTUNITIES, MAX_PERIOD_MS, OPPORTUNITY_BYTES, Opportunities, TraceError, TraceProblem,
+};
 pub use port::{PortWire, Shaper, ShaperConfig};
+pub use red::{MAX_WEIGHT_LOG2, Red};
+pub use rewrite::{MAX_REWRITES, MAX_VLAN, Rewrite};
+pub use setting::{Files, MAX_QUEUE, MAX_VALUE, MIN_LINK_MTU, SETTINGS, SettingError, setting};
+pub use wan_link::WanLink;
 
 use crate::units::{FrameBytes, PicoTime};
 
@@ -49,6 +94,10 @@ use crate::units::{FrameBytes, PicoTime};
 pub enum DropCause {
     /// The queue had no room for it.
     QueueFull,
+    /// The queue's discipline refused it at its arrival.
+    Aqm,
+    /// Its packet was larger than the link's MTU.
+    TooBig,
 }
 
 /// A frame that was not taken, given back.
@@ -95,7 +144,8 @@ impl Count {
     }
 }
 
-/// What went through a stage. At all times `arrived = departed + queue_full + lost + held`.
+/// What went through a stage. At all times
+/// `arrived + duplicated = departed + queue_full + aqm_dropped + too_big + lost + held`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageCounters {
     /// Every frame given to `handle_frame`.
@@ -106,20 +156,35 @@ pub struct StageCounters {
     pub queue_full: Count,
     /// Frames dropped by the loss ratio; counted when they would have departed.
     pub lost: Count,
+    /// Frames dropped by the queue's discipline, at arrival (RED) or at their turn (CoDel).
+    pub aqm_dropped: Count,
+    /// Frames dropped because their packet was larger than the link's MTU.
+    pub too_big: Count,
+    /// Copies that were made.
+    pub duplicated: Count,
     /// Frames inside: waiting, being serialised, in flight.
     pub held: Count,
     /// Bytes waiting in the queue.
     pub queued: FrameBytes,
     /// The most bytes that ever waited.
     pub queued_max: FrameBytes,
+    /// Frames marked with CE by the queue's discipline.
+    pub marked: u64,
+    /// Frames that arrived damaged.
+    pub corrupted: u64,
+    /// Frames that were held back so that others overtake.
+    pub reordered: u64,
+    /// Copies that were to be made and for which there was no memory.
+    pub not_copied: u64,
 }
 
 impl StageCounters {
     /// Frames and bytes that did not come out and never will.
     pub fn dropped(&self) -> Count {
+        let causes = [self.queue_full, self.aqm_dropped, self.too_big, self.lost];
         Count {
-            frames: self.queue_full.frames + self.lost.frames,
-            bytes: self.queue_full.bytes + self.lost.bytes,
+            frames: causes.iter().map(|c| c.frames).sum(),
+            bytes: causes.iter().map(|c| c.bytes).sum(),
         }
     }
 }
@@ -130,7 +195,7 @@ pub trait Stage<T> {
     /// A frame arrives. `Err` gives the token back when the queue is full.
     fn handle_frame(&mut self, now: PicoTime, len: FrameBytes, token: T) -> Result<(), Dropped<T>>;
 
-    /// The next frame that has left by `now`, in order of arrival.
+    /// The next frame that has left by `now`, in order of departure.
     fn poll(&mut self, now: PicoTime) -> Option<Departure<T>>;
 
     /// When `poll` will next have something to do, if no frame arrives: asked after `poll` was `None`.

@@ -1,6 +1,9 @@
 //! Ports: a wire, plain or shaped.
 
-use super::serial::{Loss, Serial, stage};
+use super::{
+    loss::{Loss, Losses},
+    serial::{Serial, stage},
+};
 use crate::{
     pace::{IfgShaper, Spacing},
     units::{FrameBytes, PicoDuration, PicoTime, WireBytes},
@@ -20,7 +23,12 @@ impl<T> PortWire<T> {
     pub fn new(line: LineRate, queue_limit: FrameBytes) -> Self {
         let medium = IfgShaper::new(line, Spacing::Gap(WireBytes::new(IFG_MIN)));
         PortWire {
-            serial: Serial::new(medium, queue_limit, PicoDuration::ZERO, Loss::none()),
+            serial: Serial::new(
+                medium,
+                queue_limit,
+                PicoDuration::ZERO,
+                Losses::new(Loss::NONE, 0),
+            ),
         }
     }
 
@@ -30,9 +38,9 @@ impl<T> PortWire<T> {
     }
 
     /// Keeps the wire from starting a frame for `time` from `now`, as a received PAUSE frame does. The
-    /// frame on the wire is finished first.
+    /// frame on the wire is finished first. A later call replaces an earlier one, also with no time.
     pub fn hold(&mut self, now: PicoTime, time: PicoDuration) {
-        self.serial.medium_at(now).hold(now, time);
+        self.serial.hold(now, time);
     }
 }
 
@@ -60,7 +68,12 @@ impl<T> Shaper<T> {
     pub fn new(config: ShaperConfig) -> Self {
         let medium = IfgShaper::new(config.line, config.spacing);
         Shaper {
-            serial: Serial::new(medium, config.queue_limit, PicoDuration::ZERO, Loss::none()),
+            serial: Serial::new(
+                medium,
+                config.queue_limit,
+                PicoDuration::ZERO,
+                Losses::new(Loss::NONE, 0),
+            ),
         }
     }
 

@@ -4,9 +4,13 @@
 //! already known. Starts are worked off whenever a call brings a new `now`, at their own exact times;
 //! that is what makes departures independent of when the calls come.
 
-use super::{Departure, DropCause, Dropped, StageCounters, medium::Medium};
+use super::{
+    Departure, DropCause, Dropped, StageCounters,
+    loss::{Loss, Losses},
+    medium::Medium,
+};
 use crate::{
-    units::{FrameBytes, PicoDuration, PicoTime, Ratio},
+    units::{FrameBytes, PicoDuration, PicoTime},
     wire::pad,
 };
 use alloc::collections::VecDeque;
@@ -31,12 +35,13 @@ pub(super) struct Serial<T, M> {
     one_way_delay: PicoDuration,
     last_at: PicoTime,
     flight: VecDeque<InFlight<T>>,
-    loss: Loss,
+    loss: Losses,
+    held_until: PicoTime,
     counters: StageCounters,
 }
 
 impl<T, M: Medium> Serial<T, M> {
-    pub fn new(medium: M, queue_limit: FrameBytes, one_way_delay: PicoDuration, loss: Loss) -> Self {
+    pub fn new(medium: M, queue_limit: FrameBytes, one_way_delay: PicoDuration, loss: Losses) -> Self {
         Serial {
             now: PicoTime::ZERO,
             queue: VecDeque::with_capacity(INITIAL_FRAMES),
@@ -46,6 +51,7 @@ impl<T, M: Medium> Serial<T, M> {
             last_at: PicoTime::ZERO,
             flight: VecDeque::with_capacity(INITIAL_FRAMES),
             loss,
+            held_until: PicoTime::ZERO,
             counters: StageCounters::default(),
         }
     }
@@ -56,7 +62,7 @@ impl<T, M: Medium> Serial<T, M> {
         let now = self.serve(now);
         self.counters.arrived.add(len);
         // Behind `serve`, a free medium means that nobody waits.
-        if self.medium.free_at() <= now {
+        if self.free_at() <= now {
             self.counters.held.add(len);
             self.start(now, len, token);
             return Ok(());
@@ -100,7 +106,7 @@ impl<T, M: Medium> Serial<T, M> {
         // The gap after the last frame is not over: look ahead to the end of the next one.
         let (len, _) = self.queue.front()?;
         let mut medium = self.medium;
-        Some(self.arrival(medium.send(medium.free_at(), *len)))
+        Some(self.arrival(medium.send(self.free_at(), *len)))
     }
 
     pub fn counters(&self) -> StageCounters {
@@ -122,7 +128,7 @@ impl<T, M: Medium> Serial<T, M> {
         self.one_way_delay = one_way_delay;
     }
 
-    pub fn set_loss(&mut self, now: PicoTime, loss: Ratio) {
+    pub fn set_loss(&mut self, now: PicoTime, loss: Loss) {
         self.serve(now);
         self.loss.set(loss);
     }
@@ -132,16 +138,27 @@ impl<T, M: Medium> Serial<T, M> {
         self.queue_limit = queue_limit;
     }
 
+    /// Nothing starts for `time` from `now`; replaces an earlier hold.
+    pub fn hold(&mut self, now: PicoTime, time: PicoDuration) {
+        self.held_until = self.serve(now) + time;
+    }
+
+    /// When the next frame may start, rounded down to a whole ps.
+    #[inline]
+    fn free_at(&self) -> PicoTime {
+        self.medium.free_at().max(self.held_until)
+    }
+
     /// Starts every waiting frame whose turn comes by `now`, and returns `now`, never going back.
     #[inline]
     fn serve(&mut self, now: PicoTime) -> PicoTime {
         self.now = self.now.max(now);
-        while self.medium.free_at() <= self.now {
+        while self.free_at() <= self.now {
             let Some((len, token)) = self.queue.pop_front() else {
                 break;
             };
             self.counters.queued -= len;
-            self.start(self.medium.free_at(), len, token);
+            self.start(self.free_at(), len, token);
         }
         self.now
     }
@@ -159,49 +176,6 @@ impl<T, M: Medium> Serial<T, M> {
     #[inline]
     fn arrival(&self, through: PicoTime) -> PicoTime {
         (through + self.one_way_delay).max(self.last_at)
-    }
-}
-
-/// Independent loss of frames, replayable from its seed (SplitMix64).
-#[derive(Debug, Clone)]
-pub(super) struct Loss {
-    state: u64,
-    /// A frame is lost when 64 random bits are below this: `ratio * 2^64`, rounded down.
-    threshold: u128,
-}
-
-impl Loss {
-    pub fn none() -> Self {
-        Loss {
-            state: 0,
-            threshold: 0,
-        }
-    }
-
-    /// A ratio of 1 or more loses every frame.
-    pub fn new(ratio: Ratio, seed: u64) -> Self {
-        let mut loss = Loss {
-            state: seed,
-            threshold: 0,
-        };
-        loss.set(ratio);
-        loss
-    }
-
-    fn set(&mut self, ratio: Ratio) {
-        self.threshold = (u128::from(ratio.num()) << 64) / u128::from(ratio.den());
-    }
-
-    #[inline]
-    fn draw(&mut self) -> bool {
-        if self.threshold == 0 {
-            return false;
-        }
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        u128::from(bits ^ (bits >> 31)) < self.threshold
     }
 }
 
