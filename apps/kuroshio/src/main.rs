@@ -43,6 +43,8 @@ enum Verb {
     Cp(verb::cp::Args),
     /// Show or change the rate plan of a service
     Plan(verb::plan::Args),
+    /// Measure memory to memory between two hosts, as iperf3 does and with it
+    Probe(Box<verb::probe::Args>),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Move real files across an emulated Pacific
@@ -55,6 +57,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Trust(args) => verb::trust::run(args),
         Verb::Cp(args) => verb::cp::run(args),
         Verb::Plan(args) => verb::plan::run(args),
+        Verb::Probe(args) => verb::probe::run(*args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Demo(args) => verb::demo::run(args),
     }

@@ -1,6 +1,8 @@
 //! Connecting and listening, with a time limit and the options that every stream carries.
 
-use crate::opt::{USER_TIMEOUT_MS, set_congestion, set_keepalive, set_nodelay, set_user_timeout};
+use crate::opt::{
+    USER_TIMEOUT_MS, set_buffers, set_congestion, set_keepalive, set_mss, set_nodelay, set_user_timeout,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
@@ -23,6 +25,10 @@ pub struct ConnectOptions {
     pub congestion: Option<String>,
     /// `TCP_USER_TIMEOUT`, milliseconds.
     pub user_timeout_ms: u32,
+    /// Socket buffers of both directions, bytes; `None` leaves them to the kernel's autotuning.
+    pub buffer_bytes: Option<u32>,
+    /// Largest segment of both directions (`TCP_MAXSEG`, options counted), bytes; `None` for the path's.
+    pub mss_bytes: Option<u32>,
 }
 
 impl Default for ConnectOptions {
@@ -32,6 +38,8 @@ impl Default for ConnectOptions {
             timeout: Duration::from_secs(CONNECT_TIMEOUT_S),
             congestion: None,
             user_timeout_ms: USER_TIMEOUT_MS,
+            buffer_bytes: None,
+            mss_bytes: None,
         }
     }
 }
@@ -80,6 +88,13 @@ pub fn connect(to: SocketAddr, options: &ConnectOptions) -> Result<TcpStream, Co
     set_nodelay(&socket, true).map_err(fail("TCP_NODELAY"))?;
     set_keepalive(&socket).map_err(fail("keep-alive"))?;
     set_user_timeout(&socket, options.user_timeout_ms).map_err(fail("TCP_USER_TIMEOUT"))?;
+    // Both belong to the handshake: the window's scale and the segment size are agreed in it.
+    if let Some(bytes) = options.buffer_bytes {
+        set_buffers(&socket, bytes).map_err(fail("socket buffers"))?;
+    }
+    if let Some(mss) = options.mss_bytes {
+        set_mss(&socket, mss).map_err(fail("TCP_MAXSEG"))?;
+    }
     if let Some(local) = options.local {
         socket
             .bind(&SocketAddr::new(local, 0).into())

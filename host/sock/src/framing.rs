@@ -11,6 +11,10 @@ const TIMESTAMPS: u64 = 12;
 const IPV4_HEADER: u64 = 20;
 /// IPv6 header without extensions, bytes.
 const IPV6_HEADER: u64 = 40;
+/// UDP header, bytes (RFC 768).
+const UDP_HEADER: u64 = 8;
+/// Shortest Ethernet frame, MAC header to FCS, bytes (IEEE 802.3).
+const MIN_FRAME: u64 = 64;
 /// Ethernet MAC header and frame check sequence, bytes.
 const MAC_AND_FCS: u64 = 14 + 4;
 
@@ -39,6 +43,31 @@ impl Framing {
             payload: NonZeroU32::new(mss)?,
             frame: NonZeroU32::new(u32::try_from(frame).ok()?)?,
         })
+    }
+
+    /// Framing of UDP datagrams of `payload` bytes, one frame each, over IPv4 or IPv6.
+    ///
+    /// `None` when `payload` is 0 or beyond what a datagram can carry (2^16 bytes).
+    pub fn of_datagram(payload: u32, ipv6: bool) -> Option<Self> {
+        if payload > 1 << 16 {
+            return None;
+        }
+        let ip = if ipv6 { IPV6_HEADER } else { IPV4_HEADER };
+        let frame = (u64::from(payload) + UDP_HEADER + ip + MAC_AND_FCS).max(MIN_FRAME);
+        Some(Self {
+            payload: NonZeroU32::new(payload)?,
+            frame: NonZeroU32::new(u32::try_from(frame).ok()?)?,
+        })
+    }
+
+    /// The frame-level rate that carries a rate of payload in full segments, rounded to nearest; at least
+    /// 1 bit/s.
+    pub fn frame_level(&self, goodput: BitRate) -> BitRate {
+        let num = u128::from(goodput.bps()) * u128::from(self.frame.get());
+        let den = u128::from(self.payload.get());
+        u64::try_from((num + den / 2) / den)
+            .ok()
+            .map_or(BitRate::MAX, |bps| BitRate::new(bps).unwrap_or(BitRate::MIN))
     }
 
     /// TCP payload bytes per second of a frame-level rate: `rate / 8 * payload / frame`, rounded to

@@ -46,6 +46,12 @@ pub struct TcpInfo {
     pub data_segments_sent: u32,
     /// Payload bytes received.
     pub bytes_received: u64,
+    /// Segments with payload that were received, modulo 2^32.
+    pub data_segments_received: u32,
+    /// Round-trip time as the receiving side estimates it, microseconds.
+    pub rcv_rtt_us: u32,
+    /// Path MTU, bytes from the IP header on.
+    pub path_mtu_bytes: u32,
     /// Payload bytes written by the application and not sent yet.
     pub notsent_bytes: u32,
     /// Time with data to send or in flight, microseconds.
@@ -116,6 +122,9 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         bytes_retrans: raw.tcpi_bytes_retrans,
         data_segments_sent: raw.tcpi_data_segs_out,
         bytes_received: raw.tcpi_bytes_received,
+        data_segments_received: raw.tcpi_data_segs_in,
+        rcv_rtt_us: raw.tcpi_rcv_rtt,
+        path_mtu_bytes: raw.tcpi_pmtu,
         notsent_bytes: raw.tcpi_notsent_bytes,
         busy_us: raw.tcpi_busy_time,
         rwnd_limited_us: raw.tcpi_rwnd_limited,

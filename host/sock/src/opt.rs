@@ -98,8 +98,11 @@ pub fn keep_pacing(socket: &impl AsFd, frame_level: Option<BitRate>, trim: &mut 
     Ok(pacing)
 }
 
-/// Whether segments of this socket travel in IPv6 packets; a v4-mapped peer counts as IPv4.
-fn is_ipv6(socket: &impl AsFd) -> io::Result<bool> {
+/// Whether packets of this socket are IPv6; a v4-mapped peer counts as IPv4.
+///
+/// # Errors
+/// What `getpeername` gives, for example for a socket that is not connected.
+pub fn is_ipv6(socket: &impl AsFd) -> io::Result<bool> {
     let peer = SockRef::from(socket).peer_addr()?;
     Ok(peer
         .as_socket_ipv6()
@@ -168,4 +171,72 @@ pub fn set_keepalive(socket: &impl AsFd) -> io::Result<()> {
         .with_interval(Duration::from_secs(u64::from(KEEPALIVE_INTERVAL_S)))
         .with_retries(KEEPALIVE_PROBES);
     SockRef::from(socket).set_tcp_keepalive(&params)
+}
+
+/// What the kernel made of a wish for socket buffers, as `getsockopt` shows it: twice the bytes it granted,
+/// because its own book-keeping is counted too (socket(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// `SO_SNDBUF`, bytes.
+    pub send_bytes: usize,
+    /// `SO_RCVBUF`, bytes.
+    pub receive_bytes: usize,
+}
+
+/// Reads the socket buffers.
+///
+/// # Errors
+/// What `getsockopt` gives.
+pub fn buffers(socket: &impl AsFd) -> io::Result<Buffers> {
+    let socket = SockRef::from(socket);
+    Ok(Buffers {
+        send_bytes: socket.send_buffer_size()?,
+        receive_bytes: socket.recv_buffer_size()?,
+    })
+}
+
+/// Fixes the socket buffers of both directions, which ends their autotuning. With the privilege
+/// (`CAP_NET_ADMIN`) beyond `net.core.wmem_max` and `rmem_max`; else the kernel cuts the wish to these
+/// without an error, so compare what comes back.
+///
+/// # Errors
+/// What `setsockopt` and `getsockopt` give.
+pub fn set_buffers(socket: &impl AsFd, bytes: u32) -> io::Result<Buffers> {
+    let wish = i32::try_from(bytes).unwrap_or(i32::MAX);
+    for (force, plain) in [
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+    ] {
+        set_socket_int(socket, force, wish).or_else(|_| set_socket_int(socket, plain, wish))?;
+    }
+    buffers(socket)
+}
+
+fn set_socket_int(socket: &impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(0);
+    // SAFETY: the pointer is to `len` readable bytes of an int that lives over the call; every option used
+    // here takes an int (socket(7)).
+    let ret = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            len,
+        )
+    };
+    if ret == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Bounds the segment size of both directions (`TCP_MAXSEG`), header options counted. To be set before the
+/// connection is made: it goes into the handshake.
+///
+/// # Errors
+/// What `setsockopt` gives; Linux takes 88 to 32,767 bytes.
+pub fn set_mss(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_mss(bytes)
 }

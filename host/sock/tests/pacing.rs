@@ -2,7 +2,8 @@
 
 use kuroshio_core::units::BitRate;
 use kuroshio_sock::{
-    ConnectOptions, congestion, connect, listen, set_congestion, set_notsent_lowat, set_pacing, tcp_info,
+    ConnectOptions, Framing, buffers, congestion, connect, listen, set_congestion, set_notsent_lowat,
+    set_pacing, tcp_info,
 };
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -48,6 +49,38 @@ fn options_are_set_before_the_handshake_and_names_are_checked() {
     );
     set_notsent_lowat(&near, 1 << 16).expect("low-water mark");
     assert!(near.nodelay().expect("TCP_NODELAY"));
+}
+
+#[test]
+fn buffers_and_segment_size_belong_to_the_handshake() {
+    let listener = listen("127.0.0.1:0".parse().expect("address")).expect("listen");
+    let options = ConnectOptions {
+        buffer_bytes: Some(150_000),
+        mss_bytes: Some(1000),
+        ..ConnectOptions::default()
+    };
+    let near = connect(listener.local_addr().expect("address"), &options).expect("connect");
+    let (far, _) = listener.accept().expect("accept");
+    let granted = buffers(&near).expect("buffers");
+    assert_eq!((granted.send_bytes, granted.receive_bytes), (300_000, 300_000));
+    for end in [&near, &far] {
+        assert_eq!(tcp_info(end).expect("info").snd_mss, 1000 - 12);
+    }
+}
+
+#[test]
+fn rates_of_datagrams_and_payload_are_converted_by_frames() {
+    let framing = |payload, ipv6| Framing::of_datagram(payload, ipv6).map(|f| f.frame.get());
+    assert_eq!(framing(1472, false), Some(1518));
+    assert_eq!(framing(1452, true), Some(1518));
+    assert_eq!(framing(1, false), Some(64));
+    assert_eq!(framing(0, false), None);
+    assert_eq!(framing(65_537, false), None);
+    let full = Framing::new(1448, true, false).expect("framing");
+    let goodput = BitRate::from_bps(1_448_000_000).expect("rate");
+    assert_eq!(full.frame_level(goodput).bps(), 1_518_000_000);
+    assert_eq!(full.payload_bytes_per_s(full.frame_level(goodput)), 181_000_000);
+    assert_eq!(full.frame_level(BitRate::MAX), BitRate::MAX);
 }
 
 #[test]

@@ -4,5 +4,6 @@ pub mod cp;
 pub mod demo;
 pub mod lab;
 pub mod plan;
+pub mod probe;
 pub mod serve;
 pub mod trust;
