@@ -45,6 +45,8 @@ enum Verb {
     Plan(verb::plan::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
+    /// Keep an emulated network up, change it and look at it
+    Testbed(verb::testbed::Args),
     /// Move real files across an emulated Pacific
     Demo(verb::demo::Args),
 }
@@ -56,6 +58,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Cp(args) => verb::cp::run(args),
         Verb::Plan(args) => verb::plan::run(args),
         Verb::Lab(args) => verb::lab::run(args),
+        Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),
     }
 }

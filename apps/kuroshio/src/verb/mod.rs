@@ -5,4 +5,5 @@ pub mod demo;
 pub mod lab;
 pub mod plan;
 pub mod serve;
+pub mod testbed;
 pub mod trust;
