@@ -47,6 +47,8 @@ enum Verb {
     Probe(Box<verb::probe::Args>),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
+    /// Keep an emulated network up, change it and look at it
+    Testbed(verb::testbed::Args),
     /// Move real files across an emulated Pacific
     Demo(verb::demo::Args),
 }
@@ -59,6 +61,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Plan(args) => verb::plan::run(args),
         Verb::Probe(args) => verb::probe::run(*args),
         Verb::Lab(args) => verb::lab::run(args),
+        Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),
     }
 }

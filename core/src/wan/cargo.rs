@@ -23,7 +23,7 @@ pub trait Cargo: Sized {
 
     /// Makes the frame `len` bytes long, keeping what is in front; new bytes at the end are anything.
     /// `false`, and no change, when that cannot be done.
-    fn set_len(&mut self, len: usize) -> bool {
+    fn resize(&mut self, len: usize) -> bool {
         let _ = len;
         false
     }
@@ -53,8 +53,8 @@ impl Cargo for Vec<u8> {
         self
     }
 
-    fn set_len(&mut self, len: usize) -> bool {
-        self.resize(len, 0);
+    fn resize(&mut self, len: usize) -> bool {
+        Vec::resize(self, len, 0);
         true
     }
 

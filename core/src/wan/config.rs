@@ -113,6 +113,26 @@ impl From<LinkConfig> for WanConfig {
     }
 }
 
+impl WanConfig {
+    /// What of it a plain [`Link`](super::Link) can be: mean capacity, delay, queue (a frame as 1518 bytes) and ratio
+    /// of loss (none for other models).
+    pub fn plain(&self) -> LinkConfig {
+        LinkConfig {
+            capacity: self.rate.mean(),
+            wire: self.wire,
+            one_way_delay: self.one_way_delay,
+            queue_limit: match self.queue {
+                Limit::Bytes(bytes) => bytes,
+                Limit::Frames(frames) => FrameBytes::new(frames.saturating_mul(1_518)),
+            },
+            loss: match self.loss {
+                Loss::Ratio(ratio) => ratio,
+                _ => Ratio::ZERO,
+            },
+        }
+    }
+}
+
 /// A change of one parameter. It holds for frames whose serialisation starts after it, or, for queue,
 /// names, rewriting and MTU, that arrive after it. No change loses a frame: who waits stays, who is on the way arrives.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -46,6 +46,16 @@ pub enum Rate {
     Trace(Arc<Opportunities>),
 }
 
+impl Rate {
+    /// The rate, or of a trace the mean of full frames.
+    pub fn mean(&self) -> BitRate {
+        match self {
+            Rate::Capacity(rate, _) => *rate,
+            Rate::Trace(trace) => trace.mean_rate(),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Kind {
     Capacity(Capacity, Level),

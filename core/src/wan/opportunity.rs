@@ -13,7 +13,7 @@
 //! Source: Netravali et al., Mahimahi, USENIX ATC 2015; its `link_queue.cc` and the manual page `mm-link`.
 
 use crate::{
-    units::{FrameBytes, PicoDuration, PicoTime},
+    units::{BitRate, FrameBytes, PicoDuration, PicoTime},
     wire::ETHERNET_HEADER,
 };
 use alloc::{sync::Arc, vec::Vec};
@@ -122,6 +122,12 @@ impl Opportunities {
     /// The time after which they come again.
     pub fn period(&self) -> PicoDuration {
         self.period
+    }
+
+    /// The frame-level rate of full frames (1518 bytes, one per chance), rounded down.
+    pub fn mean_rate(&self) -> BitRate {
+        let frames = self.at.len() as u64;
+        BitRate::of(frames * (OPPORTUNITY_BYTES + ETHERNET_HEADER), self.period).unwrap_or(BitRate::MIN)
     }
 
     /// The mean time of a frame of `len` bytes.

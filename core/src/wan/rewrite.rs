@@ -81,7 +81,7 @@ fn mac_at(frame: &mut [u8], at: usize, mac: MacAddr) -> bool {
 
 fn push(cargo: &mut impl Cargo, vlan: u16, priority: u8) -> bool {
     let len = cargo.bytes().len();
-    if len < TYPE_AT + 2 || !cargo.set_len(len + TAG_BYTES) {
+    if len < TYPE_AT + 2 || !cargo.resize(len + TAG_BYTES) {
         return false;
     }
     let frame = cargo.bytes_mut();
@@ -98,7 +98,7 @@ fn pop(cargo: &mut impl Cargo) -> bool {
         return false;
     }
     cargo.bytes_mut().copy_within(TYPE_AT + TAG_BYTES..len, TYPE_AT);
-    cargo.set_len(len - TAG_BYTES)
+    cargo.resize(len - TAG_BYTES)
 }
 
 fn address(frame: &mut [u8], from: IpAddr, to: IpAddr) -> bool {

@@ -3,15 +3,15 @@
 //! For every path, frames are conserved at any moment:
 //!
 //! ```text
-//! sent = unrouted + no_memory + own wire's arrivals
-//! arrivals of a stage = departures + queue_full + lost + held
+//! sent = unrouted + no_memory + pauses_received + own wire's arrivals
+//! arrivals of a stage + duplicated = departures + dropped by cause + held
 //! departures of the last stage = delivered + not_taken
 //! ```
 
 use kuroshio_core::units::PicoTime;
 use kuroshio_core::wan::{Count, StageCounters};
 
-use crate::emulator::{Numbers, Snapshot, shaper_stages};
+use crate::emulator::{Numbers, Snapshot, drain_stages, shaper_stages};
 use crate::host::CardCounters;
 use crate::topology::Topology;
 
@@ -30,6 +30,12 @@ pub struct PortCounters {
     pub wire: StageCounters,
     /// The router's queue before this port's wire, and the wire to the host.
     pub egress: StageCounters,
+    /// PAUSE frames that the host sent: the wire to it obeyed them.
+    pub pauses_received: Count,
+    /// The host's card behind the wire, when it drains at a rate of its own.
+    pub drain: Option<StageCounters>,
+    /// PAUSE frames that this card sent.
+    pub pauses_sent: u64,
     /// Frames that the host was given.
     pub delivered: Count,
     /// Frames that the host's kernel had no room for.
@@ -100,7 +106,8 @@ impl Counters {
         let ports: u64 = self
             .ports
             .iter()
-            .map(|p| p.wire.dropped().frames + p.egress.dropped().frames)
+            .flat_map(|p| [Some(p.wire), Some(p.egress), p.drain])
+            .map(|s| s.map_or(0, |s| s.dropped().frames))
             .sum();
         links + shapers + ports
     }
@@ -123,7 +130,8 @@ impl Counters {
             .iter()
             .map(|l| &l.stage)
             .chain(self.shapers.iter().map(|s| &s.stage))
-            .chain(self.ports.iter().flat_map(|p| [&p.wire, &p.egress]));
+            .chain(self.ports.iter().flat_map(|p| [&p.wire, &p.egress]))
+            .chain(self.ports.iter().filter_map(|p| p.drain.as_ref()));
         stages.map(|s| s.held.frames).sum()
     }
 
@@ -147,6 +155,7 @@ impl Counters {
             })
             .collect();
         let names = topology.port_names();
+        let drains = drain_stages(topology);
         let shapers = names
             .iter()
             .zip(shaper_stages(topology))
@@ -162,7 +171,8 @@ impl Counters {
             .enumerate()
             .zip(cards)
             .map(|((n, name), card)| {
-                let [sent, unrouted, no_memory, delivered, not_taken] =
+                let drain = drains.get(n).copied().flatten();
+                let [sent, unrouted, no_memory, delivered, not_taken, pauses_received] =
                     snapshot.ports.get(n).copied().unwrap_or_default();
                 PortCounters {
                     name,
@@ -171,6 +181,9 @@ impl Counters {
                     no_memory,
                     wire: stage(numbers.own_wire(n)),
                     egress: stage(numbers.egress(n)),
+                    pauses_received,
+                    drain: drain.map(stage),
+                    pauses_sent: drain.and_then(|d| snapshot.pauses.get(d)).copied().unwrap_or(0),
                     delivered,
                     not_taken,
                     card,

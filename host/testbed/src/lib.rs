@@ -12,14 +12,17 @@
 //! ([`EmulatorReport`]), and whether the machine was disturbed is decided apart from it.
 
 mod captures;
+pub mod control;
 mod counters;
 mod emulator;
+mod files;
 mod host;
 pub mod isolate;
 mod net;
 mod netlink;
 mod path;
 mod raw;
+mod raw_link;
 mod sys;
 mod sysctl;
 mod testbed;
@@ -28,6 +31,7 @@ mod topology;
 pub use captures::{CaptureSet, Captured, Record};
 pub use counters::{Counters, LinkCounters, PortCounters, ShaperCounters};
 pub use emulator::{Damage, Fate, Lateness, MAX_POOL_BYTES, Point, Trace, TraceRecord};
+pub use files::MAX_FILE;
 pub use host::CardCounters;
 pub use kuroshio_core::wire::FlowKey;
 pub use kuroshio_port::Direction;

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::path::Path;
 use std::str::FromStr;
 
 use kuroshio_core::pace::Spacing;
-use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, Ratio, WireBytes, parse_bytes};
-use kuroshio_core::wan::LinkConfig;
+use kuroshio_core::units::{BitRate, FrameBytes, WireBytes, parse_bytes};
+use kuroshio_core::wan::{DrainConfig, WaterMarks};
 use kuroshio_core::wire::LineRate;
 use serde::Deserialize;
 
 use crate::net::Net;
+use crate::raw_link;
 use crate::topology::{
-    self as checked, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME,
-    MAX_PORTS, MAX_QUEUE, MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError, capacity_limit,
-    default, loss_limit,
+    self as checked, MAX_ADDRESSES, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS, MAX_QUEUE,
+    MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError, capacity_limit, default,
 };
 
 #[derive(Deserialize)]
@@ -29,7 +30,7 @@ pub(crate) struct Topology {
     #[serde(default)]
     router: Vec<Router>,
     #[serde(default)]
-    link: Vec<Link>,
+    link: Vec<raw_link::Link>,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +63,10 @@ struct Port {
     shape: Option<String>,
     gap: Option<String>,
     shape_queue: Option<String>,
+    drain: Option<String>,
+    drain_buffer: Option<String>,
+    pause_high: Option<String>,
+    pause_low: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -70,35 +75,10 @@ struct Router {
     name: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Link {
-    name: String,
-    between: [String; 2],
-    capacity: String,
-    wire: Option<String>,
-    one_way_delay: String,
-    queue: Option<String>,
-    loss: Option<String>,
-    #[serde(default)]
-    carries: Vec<String>,
-    reverse: Option<Reverse>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Reverse {
-    capacity: Option<String>,
-    wire: Option<String>,
-    one_way_delay: Option<String>,
-    queue: Option<String>,
-    loss: Option<String>,
-}
-
-type Checked<T> = Result<T, TopologyError>;
+pub(crate) type Checked<T> = Result<T, TopologyError>;
 
 impl Topology {
-    pub(crate) fn check(self) -> Checked<checked::Topology> {
+    pub(crate) fn check(self, folder: &Path) -> Checked<checked::Topology> {
         name("topology name", &self.name, MAX_NAME)?;
         at_most("hosts", self.host.len(), MAX_HOSTS)?;
         at_most("routers", self.router.len(), MAX_ROUTERS)?;
@@ -113,7 +93,7 @@ impl Topology {
         }
         unique("router", routers.iter())?;
         unique("host", self.host.iter().map(|h| &h.name))?;
-        unique("link", self.link.iter().map(|l| &l.name))?;
+        unique("link", self.link.iter().map(raw_link::Link::name))?;
         let hosts = self
             .host
             .into_iter()
@@ -122,7 +102,7 @@ impl Topology {
         let links = self
             .link
             .into_iter()
-            .map(|l| l.check(&routers))
+            .map(|l| l.check(&routers, folder))
             .collect::<Checked<Vec<_>>>()?;
         addresses_once(&hosts)?;
         Ok(checked::Topology {
@@ -191,6 +171,8 @@ impl Port {
         let queue = queue(&place, "queue", self.queue.as_deref(), default::QUEUE)?;
         let egress = queue_or(&place, "egress_queue", self.egress_queue.as_deref(), queue)?;
         let shaper = shaper(&place, self.shape, self.gap, self.shape_queue, wire)?;
+        let marks = (self.pause_high, self.pause_low);
+        let drain = drain(&place, self.drain, self.drain_buffer, marks, wire)?;
         Ok(checked::Port {
             mtu_bytes: u32::try_from(mtu).unwrap_or(u32::MAX),
             wire,
@@ -198,6 +180,7 @@ impl Port {
             queue,
             egress_queue: egress,
             shaper,
+            drain,
             addresses,
             name: self.name,
         })
@@ -247,81 +230,53 @@ fn shaper(
     Ok(Some(checked::PortShaper { spacing, queue }))
 }
 
-impl Link {
-    fn check(self, routers: &[String]) -> Checked<checked::Link> {
-        let place = format!("link {:?}", self.name);
-        name(&place, &self.name, MAX_NAME)?;
-        let [a, b] = &self.between;
-        let between = [
-            index(&format!("{place}: between"), a, routers)?,
-            index(&format!("{place}: between"), b, routers)?,
-        ];
-        if a == b {
-            return Err(TopologyError::new(
-                format!("{place}: between"),
-                format!("{a:?} twice: two different routers"),
-            ));
+/// A card that drains at a rate of its own, with water marks for PAUSE when they are given.
+fn drain(
+    place: &str,
+    rate: Option<String>,
+    buffer: Option<String>,
+    marks: (Option<String>, Option<String>),
+    line: LineRate,
+) -> Checked<Option<DrainConfig>> {
+    let Some(rate) = rate else {
+        if buffer.is_some() || marks.0.is_some() || marks.1.is_some() {
+            let problem = "drain_buffer, pause_high and pause_low need a drain";
+            return Err(TopologyError::new(place, problem));
         }
-        at_most(&format!("{place}: carries"), self.carries.len(), MAX_CARRIES)?;
-        let carries = self
-            .carries
-            .iter()
-            .map(|text| parse::<Net>(&place, "carries", text).map(|n| n.subnet()))
-            .collect::<Checked<Vec<_>>>()?;
-        let queue_text = self.queue.as_deref().unwrap_or(default::LINK_QUEUE);
-        let loss_text = self.loss.as_deref().unwrap_or(default::LOSS);
-        let there = Direction {
-            capacity: &self.capacity,
-            wire: self.wire.as_deref(),
-            one_way_delay: &self.one_way_delay,
-            queue: queue_text,
-            loss: loss_text,
-        };
-        let reverse = self.reverse.as_ref();
-        let pick = |get: fn(&Reverse) -> &Option<String>| reverse.and_then(|r| get(r).as_deref());
-        let back = Direction {
-            capacity: pick(|r| &r.capacity).unwrap_or(there.capacity),
-            wire: pick(|r| &r.wire).or(there.wire),
-            one_way_delay: pick(|r| &r.one_way_delay).unwrap_or(there.one_way_delay),
-            queue: pick(|r| &r.queue).unwrap_or(queue_text),
-            loss: pick(|r| &r.loss).unwrap_or(loss_text),
-        };
-        Ok(checked::Link {
-            between,
-            directions: [there.check(&place)?, back.check(&format!("{place}, reverse"))?],
-            carries,
-            name: self.name,
-        })
-    }
-}
-
-struct Direction<'a> {
-    capacity: &'a str,
-    wire: Option<&'a str>,
-    one_way_delay: &'a str,
-    queue: &'a str,
-    loss: &'a str,
-}
-
-impl Direction<'_> {
-    fn check(&self, place: &str) -> Checked<LinkConfig> {
-        let limited = |what: &str, problem| TopologyError::new(format!("{place}: {what}"), problem);
-        let delay: PicoDuration = parse(place, "one_way_delay", self.one_way_delay)?;
-        if delay > MAX_DELAY {
-            return Err(limited("one_way_delay", format!("{delay}: at most 10s")));
+        return Ok(None);
+    };
+    let rate = capacity_limit(parse(place, "drain", &rate)?)
+        .map_err(|problem| TopologyError::new(format!("{place}: drain"), problem))?;
+    let buffer = queue(place, "drain_buffer", buffer.as_deref(), default::DRAIN_BUFFER)?;
+    let pause = match marks {
+        (None, None) => None,
+        (Some(high), Some(low)) => {
+            let high = queue(place, "pause_high", Some(&high), "")?;
+            let low = queue(place, "pause_low", Some(&low), "")?;
+            if low >= high || high >= buffer {
+                return Err(TopologyError::new(
+                    format!("{place}: pause_high"),
+                    "pause_low must be below pause_high, and that below drain_buffer",
+                ));
+            }
+            // The longest pause: it is ended at the low mark.
+            let quanta = u16::MAX;
+            Some(WaterMarks { high, low, quanta })
         }
-        Ok(LinkConfig {
-            capacity: capacity_limit(parse(place, "capacity", self.capacity)?)
-                .map_err(|p| limited("capacity", p))?,
-            wire: self.wire.map(|text| wire(place, text)).transpose()?,
-            one_way_delay: delay,
-            queue_limit: queue(place, "queue", Some(self.queue), default::LINK_QUEUE)?,
-            loss: loss_limit(parse::<Ratio>(place, "loss", self.loss)?).map_err(|p| limited("loss", p))?,
-        })
-    }
+        _ => {
+            let problem = "pause_high and pause_low go together";
+            return Err(TopologyError::new(place, problem));
+        }
+    };
+    Ok(Some(DrainConfig {
+        rate,
+        buffer,
+        pause,
+        line,
+    }))
 }
 
-fn parse<T: FromStr<Err: Display>>(place: &str, field: &str, text: &str) -> Checked<T> {
+pub(crate) fn parse<T: FromStr<Err: Display>>(place: &str, field: &str, text: &str) -> Checked<T> {
     text.parse()
         .map_err(|e: T::Err| TopologyError::new(format!("{place}: {field}"), e.to_string()))
 }
@@ -330,7 +285,7 @@ fn size(place: &str, field: &str, text: &str) -> Checked<u64> {
     parse_bytes(text).map_err(|e| TopologyError::new(format!("{place}: {field}"), e.to_string()))
 }
 
-fn wire(place: &str, text: &str) -> Checked<LineRate> {
+pub(crate) fn wire(place: &str, text: &str) -> Checked<LineRate> {
     let line: LineRate = parse(place, "wire", text)?;
     capacity_limit(line.bit_rate()).map_err(|p| TopologyError::new(format!("{place}: wire"), p))?;
     Ok(line)
@@ -354,7 +309,7 @@ fn queue_or(place: &str, field: &str, text: Option<&str>, or: FrameBytes) -> Che
     }
 }
 
-fn name(place: &str, text: &str, most: usize) -> Checked<()> {
+pub(crate) fn name(place: &str, text: &str, most: usize) -> Checked<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let valid = !text.is_empty()
         && text.len() <= most
@@ -390,7 +345,7 @@ fn sysctl(place: &str, key: &str, value: &str) -> Checked<()> {
     Ok(())
 }
 
-fn at_most(what: &str, count: usize, most: usize) -> Checked<()> {
+pub(crate) fn at_most(what: &str, count: usize, most: usize) -> Checked<()> {
     if count > most {
         return Err(TopologyError::new(what, format!("{count}: at most {most}")));
     }
@@ -410,7 +365,7 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Checked<()
     Ok(())
 }
 
-fn index(place: &str, name: &str, routers: &[String]) -> Checked<usize> {
+pub(crate) fn index(place: &str, name: &str, routers: &[String]) -> Checked<usize> {
     routers.iter().position(|r| r == name).ok_or_else(|| {
         TopologyError::new(
             place,

@@ -232,11 +232,7 @@ fn errno() -> libc::c_int {
 /// Moves the calling process or thread into the network namespace behind a descriptor. Usable
 /// between fork and exec.
 pub(crate) fn enter_netns(fd: RawFd) -> io::Result<()> {
-    // SAFETY: setns takes a descriptor and a flag by value; a wrong descriptor is an error.
-    if unsafe { libc::setns(fd, libc::CLONE_NEWNET) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    set_ns(fd, libc::CLONE_NEWNET)
 }
 
 /// Gives the calling thread a network namespace of its own, with a loopback device that is down.
@@ -253,6 +249,65 @@ pub(crate) fn run_in_netns(command: &mut std::process::Command, fd: std::sync::A
     use std::os::unix::process::CommandExt;
     // SAFETY: the closure makes one system call on a descriptor that it keeps open.
     unsafe { command.pre_exec(move || enter_netns(fd.as_raw_fd())) };
+}
+
+/// A kind of namespace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Namespace {
+    User,
+    Pid,
+}
+
+/// Moves the calling process into the user namespace, or its children into the PID namespace, behind a descriptor.
+pub(crate) fn set_namespace(fd: std::os::fd::BorrowedFd<'_>, kind: Namespace) -> io::Result<()> {
+    let flag = match kind {
+        Namespace::User => libc::CLONE_NEWUSER,
+        Namespace::Pid => libc::CLONE_NEWPID,
+    };
+    set_ns(fd.as_raw_fd(), flag)
+}
+
+fn set_ns(fd: RawFd, flag: libc::c_int) -> io::Result<()> {
+    // SAFETY: setns takes a descriptor and a flag by value; a wrong descriptor is an error.
+    if unsafe { libc::setns(fd, flag) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Arranges that a command runs with a network and the mounts behind two descriptors, in the caller's current
+/// folder where those mounts have it, and ends when the caller does.
+pub(crate) fn run_in_host(command: &mut std::process::Command, net: OwnedFd, mnt: OwnedFd) {
+    use std::os::unix::ffi::OsStringExt;
+    use std::os::unix::process::CommandExt;
+    let folder = std::env::current_dir()
+        .unwrap_or_default()
+        .into_os_string()
+        .into_vec();
+    let folder = std::ffi::CString::new(folder).unwrap_or_default();
+    let enter = move || {
+        die_with_parent(0).map_err(|(_, errno)| io::Error::from_raw_os_error(errno))?;
+        set_ns(net.as_raw_fd(), libc::CLONE_NEWNET)?;
+        // The root of those mounts becomes the current folder.
+        set_ns(mnt.as_raw_fd(), libc::CLONE_NEWNS)?;
+        // SAFETY: a C string that lives through the call; a folder that is not there changes nothing.
+        unsafe { libc::chdir(folder.as_ptr()) };
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only, on descriptors and a string that it keeps.
+    unsafe { command.pre_exec(enter) };
+}
+
+/// Arranges that a command leads a session of its own, apart from the caller's terminal.
+pub(crate) fn detach(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let leave = || {
+        // SAFETY: setsid has no preconditions; a process that leads its group already is left as it is.
+        unsafe { libc::setsid() };
+        Ok(())
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(leave) };
 }
 
 /// Sleeps until one of the descriptors of an epoll is ready or the time is over.

@@ -12,11 +12,14 @@ use std::time::Duration;
 use kuroshio_clock::{Disturbance, Epoch, Limits, Watch};
 use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio};
+use kuroshio_core::wan::{Level, Limit, Loss, MAX_DELAY, MAX_QUEUE, Rate, WanChange};
 use kuroshio_port::{Capture, Tap};
 
 use crate::captures::CaptureSet;
 use crate::counters::Counters;
-use crate::emulator::{Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, shaper_stages};
+use crate::emulator::{
+    Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, drain_stages, shaper_stages,
+};
 use crate::host::{self, CardCounters, LiveHost};
 use crate::topology::{Port, Topology};
 use crate::{isolate, sys};
@@ -92,6 +95,10 @@ pub enum Change {
     Queue(String, FrameBytes),
     /// A port's shaper.
     Shape(String, Spacing),
+    /// Any parameter of a link.
+    Set(String, WanChange),
+    /// How fast a port's card drains, when it has a `drain`.
+    Drain(String, BitRate),
     /// A link loses every frame that arrives; what is in flight arrives.
     Cut(String),
     /// The end of a cut.
@@ -289,11 +296,28 @@ impl Testbed {
         self.change(Some(at), change)
     }
 
-    fn change(&self, at: Option<PicoTime>, change: &Change) -> Result<(), TestbedError> {
-        for (stage, action) in self.resolve(change)? {
-            self.emulator.tell(Command::Change(at, stage, action))?;
+    /// Makes several changes at one moment, now or at a time of the run: all, or none when one is refused. Returns
+    /// how many stages were changed.
+    ///
+    /// # Errors
+    /// As [`Testbed::apply`].
+    pub fn apply_all(&self, at: Option<PicoTime>, changes: &[Change]) -> Result<usize, TestbedError> {
+        let mut actions = Vec::new();
+        for change in changes {
+            actions.extend(self.resolve(change)?);
         }
-        Ok(())
+        let count = actions.len();
+        self.emulator.tell(Command::Change(at, actions))?;
+        Ok(count)
+    }
+
+    /// The descriptors of the hosts' namespaces in this process, in the order of the hosts.
+    pub(crate) fn descriptors(&self) -> Vec<i32> {
+        self.hosts.iter().map(|h| h.netns.as_raw_fd()).collect()
+    }
+
+    fn change(&self, at: Option<PicoTime>, change: &Change) -> Result<(), TestbedError> {
+        self.apply_all(at, std::slice::from_ref(change)).map(|_| ())
     }
 
     fn resolve(&self, change: &Change) -> Result<Vec<(usize, Action)>, TestbedError> {
@@ -302,19 +326,27 @@ impl Testbed {
                 let stage = self.shaper(port)?;
                 return Ok(vec![(stage, Action::Spacing(*spacing))]);
             }
-            Change::Capacity(link, rate) => (
-                link,
-                Action::Capacity(crate::topology::capacity_limit(*rate).map_err(TestbedError::Invalid)?),
-            ),
-            Change::OneWayDelay(_, delay) if *delay > crate::topology::MAX_DELAY => {
+            Change::Drain(port, rate) => {
+                let rate = crate::topology::capacity_limit(*rate).map_err(TestbedError::Invalid)?;
+                return Ok(vec![(self.drain(port)?, Action::Drain(rate))]);
+            }
+            Change::Capacity(link, rate) => {
+                let rate = crate::topology::capacity_limit(*rate).map_err(TestbedError::Invalid)?;
+                (
+                    link,
+                    Action::Set(WanChange::Rate(Rate::Capacity(rate, Level::Frame))),
+                )
+            }
+            Change::OneWayDelay(_, delay) if *delay > MAX_DELAY => {
                 return Err(TestbedError::Invalid(format!("{delay}: at most 10s")));
             }
-            Change::Queue(_, limit) if limit.get() > crate::topology::MAX_QUEUE => {
+            Change::Queue(_, limit) if limit.get() > MAX_QUEUE => {
                 return Err(TestbedError::Invalid(format!("{limit}: at most 4GiB")));
             }
-            Change::OneWayDelay(link, delay) => (link, Action::Delay(*delay)),
-            Change::Loss(link, loss) => (link, Action::Loss(*loss)),
-            Change::Queue(link, limit) => (link, Action::Queue(*limit)),
+            Change::OneWayDelay(link, delay) => (link, Action::Set(WanChange::OneWayDelay(*delay))),
+            Change::Loss(link, loss) => (link, Action::Set(WanChange::Loss(Loss::Ratio(*loss)))),
+            Change::Queue(link, limit) => (link, Action::Set(WanChange::Queue(Limit::Bytes(*limit)))),
+            Change::Set(link, change) => (link, Action::Set(change.clone())),
             Change::Cut(link) => (link, Action::Cut(true)),
             Change::Restore(link) => (link, Action::Cut(false)),
             Change::DropNext(link, count) => (link, Action::DropNext(*count)),
@@ -330,28 +362,36 @@ impl Testbed {
             });
         }
         let numbers = Numbers::of(&self.topology);
-        Ok(found.iter().map(|&n| (numbers.link(n), action)).collect())
+        Ok(found.iter().map(|&n| (numbers.link(n), action.clone())).collect())
     }
 
     fn shaper(&self, port: &str) -> Result<usize, TestbedError> {
+        self.stage_of(port, "shaper", &shaper_stages(&self.topology))
+    }
+
+    fn drain(&self, port: &str) -> Result<usize, TestbedError> {
+        self.stage_of(port, "drain", &drain_stages(&self.topology))
+    }
+
+    /// The number of a stage that only some ports have.
+    fn stage_of(
+        &self,
+        port: &str,
+        kind: &'static str,
+        stages: &[Option<usize>],
+    ) -> Result<usize, TestbedError> {
         let number = self.port(port)?;
-        let stages = shaper_stages(&self.topology);
-        stages
-            .get(number)
-            .copied()
-            .flatten()
-            .ok_or_else(|| TestbedError::Unknown {
-                kind: "shaper",
+        stages.get(number).copied().flatten().ok_or_else(|| {
+            let names = self.topology.port_names().into_iter().zip(stages);
+            TestbedError::Unknown {
+                kind,
                 name: port.to_owned(),
-                known: self
-                    .topology
-                    .port_names()
-                    .into_iter()
-                    .zip(&stages)
+                known: names
                     .filter(|(_, stage)| stage.is_some())
                     .map(|(name, _)| name)
                     .collect(),
-            })
+            }
+        })
     }
 
     /// Holds the emulator on purpose (10 s at most), to see that its lateness shows it.
@@ -469,7 +509,7 @@ impl Testbed {
 
 impl fmt::Debug for Testbed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fds: Vec<i32> = self.hosts.iter().map(|h| h.netns.as_raw_fd()).collect();
+        let fds = self.descriptors();
         write!(f, "Testbed({}, namespaces {fds:?})", self.topology.name)
     }
 }

@@ -6,17 +6,19 @@
 //!
 //! Every quantity carries its unit. Ports whose addresses are in one subnet reach each other,
 //! over the routers, on the path with the fewest links; a link with `carries` is for those
-//! subnets alone, and goes before links without.
+//! subnets alone, and goes before links without. A link's parameters are the settings of
+//! `kuroshio_core::wan::setting`, by the same names and in the same form.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
 use kuroshio_core::pace::Spacing;
-use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, Ratio};
-use kuroshio_core::wan::LinkConfig;
+use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration};
+use kuroshio_core::wan::{DrainConfig, LinkConfig, WanConfig};
 use kuroshio_core::wire::LineRate;
 
+use crate::files;
 use crate::net::Net;
 use crate::path;
 use crate::raw;
@@ -124,6 +126,8 @@ pub struct Port {
     pub egress_queue: FrameBytes,
     /// Shaper between the host's wire and the router.
     pub shaper: Option<PortShaper>,
+    /// The host's card behind the wire, when it drains at a rate of its own.
+    pub drain: Option<DrainConfig>,
 }
 
 /// A shaper on a port's way out.
@@ -142,7 +146,9 @@ pub struct Link {
     pub name: String,
     /// Indices of the routers at its ends.
     pub between: [usize; 2],
-    /// From the first router to the second, and back.
+    /// From the first router to the second, and back: all that was asked for.
+    pub wan: [WanConfig; 2],
+    /// The plain part of the same: capacity, delay, queue and ratio of loss.
     pub directions: [LinkConfig; 2],
     /// The subnets it is for; empty for all.
     pub carries: Vec<Net>,
@@ -158,11 +164,24 @@ pub(crate) struct Path {
 }
 
 impl Topology {
-    /// Reads and checks a topology.
+    /// Reads and checks a topology's file. Traces and samples that it names are looked for beside it.
+    ///
+    /// # Errors
+    /// As [`Topology::from_toml`], or the file cannot be read.
+    pub fn from_file(path: &std::path::Path) -> Result<Self, TopologyError> {
+        let text = files::read(path, MAX_TEXT as u64).map_err(|e| TopologyError::new("the file", e))?;
+        Self::read(&text, path.parent().unwrap_or(std::path::Path::new(".")))
+    }
+
+    /// Reads and checks a topology. Traces and samples that it names are looked for in the current folder.
     ///
     /// # Errors
     /// The first thing that is wrong: where it is and what would be valid.
     pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
+        Self::read(text, std::path::Path::new("."))
+    }
+
+    fn read(text: &str, folder: &std::path::Path) -> Result<Self, TopologyError> {
         if text.len() > MAX_TEXT {
             return Err(TopologyError::new(
                 "the file",
@@ -171,7 +190,7 @@ impl Topology {
         }
         let raw: raw::Topology =
             toml::from_str(text).map_err(|e| TopologyError::new("the file", e.to_string().trim_end()))?;
-        let mut topology = raw.check()?;
+        let mut topology = raw.check(folder)?;
         topology.paths = path::all(&topology)?;
         Ok(topology)
     }
@@ -270,7 +289,8 @@ pub(crate) mod default {
     pub const QUEUE: &str = "64MiB";
     pub const SHAPE_QUEUE: &str = "8MiB";
     pub const LINK_QUEUE: &str = "1MiB";
-    pub const LOSS: &str = "0%";
+    /// What a card holds that drains slower than its wire.
+    pub const DRAIN_BUFFER: &str = "512KiB";
 }
 
 pub(crate) fn capacity_limit(rate: BitRate) -> Result<BitRate, String> {
@@ -278,11 +298,4 @@ pub(crate) fn capacity_limit(rate: BitRate) -> Result<BitRate, String> {
         return Err(format!("{rate}: at most 100Gbps"));
     }
     Ok(rate)
-}
-
-pub(crate) fn loss_limit(loss: Ratio) -> Result<Ratio, String> {
-    if loss.num() > loss.den() {
-        return Err(format!("{loss}: at most 100%"));
-    }
-    Ok(loss)
 }

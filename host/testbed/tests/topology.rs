@@ -61,6 +61,7 @@ fn a_good_one_is_understood() {
     assert_eq!(t.link_numbers("la:rb>ra"), [1]);
     assert!(t.link_numbers("l").is_empty());
     let [there, back] = t.links[0].directions;
+    assert_eq!(t.links[0].wan.each_ref().map(|w| w.plain()), [there, back]);
     assert_eq!(there.capacity, BitRate::from_mbps(468));
     assert_eq!(back.capacity, BitRate::from_mbps(100));
     assert_eq!(back.one_way_delay, PicoDuration::from_us(70_500));

@@ -6,4 +6,5 @@ pub mod lab;
 pub mod plan;
 pub mod probe;
 pub mod serve;
+pub mod testbed;
 pub mod trust;

@@ -7,11 +7,12 @@
 use std::rc::Rc;
 
 use kuroshio_core::units::{FrameBytes, PicoTime};
-use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_core::wan::{Count, DropCause, Limit, StageCounters};
+use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
 use kuroshio_port::look;
 
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
-use super::stage::{Action, Numbers, Stage, build, shaper_stages};
+use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
 use super::tourney::Tourney;
 use super::trace::{Fate, Point, Trace, TraceRecord};
 use crate::topology::Topology;
@@ -32,6 +33,8 @@ pub(super) struct PortCounts {
     pub no_memory: Count,
     pub delivered: Count,
     pub not_taken: Count,
+    /// PAUSE frames that the host sent.
+    pub pauses: Count,
 }
 
 pub(super) struct Engine {
@@ -47,12 +50,17 @@ pub(super) struct Engine {
     longest: Vec<usize>,
     pool: Rc<Pool>,
     changes: Vec<(PicoTime, usize, Action)>,
+    /// The wires of the ports, L1.
+    lines: Vec<LineRate>,
+    /// The port of every stage that is a drain.
+    drains: Vec<(usize, usize)>,
 }
 
 impl Engine {
     pub fn new(topology: &Topology) -> Self {
         let numbers = Numbers::of(topology);
         let shapers = shaper_stages(topology);
+        let drains = drain_stages(topology);
         let stages = build(topology);
         let mut table = vec![NO_PATH; numbers.ports * numbers.ports];
         let mut paths = Vec::with_capacity(topology.paths.len());
@@ -61,6 +69,7 @@ impl Engine {
             way.extend(shapers.get(path.from).copied().flatten());
             way.extend(path.links.iter().map(|&l| numbers.link(l)));
             way.push(numbers.egress(path.to));
+            way.extend(drains.get(path.to).copied().flatten());
             if let Some(slot) = table.get_mut(path.from * numbers.ports + path.to) {
                 *slot = u16::try_from(paths.len()).unwrap_or(NO_PATH);
             }
@@ -78,6 +87,11 @@ impl Engine {
             longest: topology.ports().map(|(_, p)| p.mtu_bytes as usize + 18).collect(),
             pool,
             changes: Vec::new(),
+            lines: topology.ports().map(|(_, p)| p.wire).collect(),
+            drains: (0..)
+                .zip(drains)
+                .filter_map(|(port, stage)| Some((stage?, port)))
+                .collect(),
         }
     }
 
@@ -101,6 +115,11 @@ impl Engine {
             return;
         };
         counts.sent.add(len);
+        if let Some(quanta) = pause_asked(frame.bytes()) {
+            counts.pauses.add(len);
+            self.hold(at, port, quanta);
+            return;
+        }
         let Some(path) = self.route(port, frame.bytes()) else {
             if let Some(counts) = self.ports.get_mut(port) {
                 counts.unrouted.add(len);
@@ -131,6 +150,25 @@ impl Engine {
         self.offer(port, at, len, frame);
     }
 
+    /// A card asked for a pause: the wire to it obeys when the PAUSE frame is in.
+    fn hold(&mut self, at: PicoTime, port: usize, quanta: u16) {
+        if let Some(line) = self.lines.get(port) {
+            let (at, action) = pause(at, quanta, *line);
+            let egress = self.ports.len() + port;
+            self.schedule(at, egress, action);
+        }
+    }
+
+    /// Passes on what a stage that is a drain asks for.
+    fn pass_pauses(&mut self, stage: usize, now: PicoTime) {
+        let Some((_, port)) = self.drains.iter().copied().find(|(s, _)| *s == stage) else {
+            return;
+        };
+        while let Some(request) = self.stages.get_mut(stage).and_then(|s| s.take_pause(now)) {
+            self.hold(request.at, port, request.quanta);
+        }
+    }
+
     fn route(&self, from: usize, bytes: &[u8]) -> Option<u16> {
         let mac: [u8; 6] = bytes.get(..6)?.try_into().ok()?;
         let to = usize::from(u16::from_be_bytes([mac[4], mac[5]]));
@@ -149,10 +187,17 @@ impl Engine {
         let point = there.input;
         let fate = if there.faults().is_some_and(super::fault::Faults::loses) {
             Fate::Fault
-        } else if there.handle_frame(at, len, frame).is_err() {
-            Fate::QueueFull
         } else {
-            Fate::Passed
+            match there.handle_frame(at, len, frame).map_err(|d| d.cause) {
+                Ok(()) => Fate::Passed,
+                Err(DropCause::QueueFull) => Fate::QueueFull,
+                Err(DropCause::Aqm) => Fate::Refused,
+                Err(DropCause::TooBig) => Fate::TooBig,
+            }
+        };
+        self.pass_pauses(stage, at);
+        let Some(there) = self.stages.get_mut(stage) else {
+            return;
         };
         let next = there.next_wakeup_ps();
         self.due.set(stage, next);
@@ -206,6 +251,7 @@ impl Engine {
         while let Some(departure) = self.stages.get_mut(stage).and_then(|s| s.poll(at)) {
             self.forward(stage, departure.at, departure.len, departure.token, write);
         }
+        self.pass_pauses(stage, at);
         if let Some(there) = self.stages.get_mut(stage) {
             let next = there.next_wakeup_ps();
             self.due.set(stage, next);
@@ -258,6 +304,13 @@ impl Engine {
     }
 }
 
+/// The quanta of a frame that is a PAUSE frame.
+fn pause_asked(frame: &[u8]) -> Option<u16> {
+    // Most frames differ in the first byte already.
+    let view = FrameView::new(frame).filter(|f| f.destination() == PAUSE_DESTINATION)?;
+    pause_quanta(&view)
+}
+
 /// Makes memory for what can be in flight and in queues, as far as the limit goes.
 fn prepare(pool: &Pool, topology: &Topology) {
     let longest = topology
@@ -268,10 +321,13 @@ fn prepare(pool: &Pool, topology: &Topology) {
     let links: u64 = topology
         .links
         .iter()
-        .flat_map(|l| l.directions)
+        .flat_map(|l| &l.wan)
         .map(|d| {
-            let in_flight = d.capacity.bytes_in(d.one_way_delay);
-            in_flight.saturating_add(d.queue_limit.get())
+            let in_flight = d.rate.mean().bytes_in(d.one_way_delay);
+            in_flight.saturating_add(match d.queue {
+                Limit::Bytes(bytes) => bytes.get(),
+                Limit::Frames(frames) => frames.saturating_mul(longest as u64),
+            })
         })
         .fold(0, u64::saturating_add);
     let shapers: u64 = topology

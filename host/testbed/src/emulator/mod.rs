@@ -44,7 +44,7 @@ pub use lateness::Lateness;
 pub use pool::MAX_POOL_BYTES;
 pub use trace::{Fate, Point, Trace, TraceRecord};
 
-pub(crate) use stage::{Action, Numbers, shaper_stages};
+pub(crate) use stage::{Action, Numbers, drain_stages, shaper_stages};
 
 /// Frames read from one card before the others have their turn.
 const READ_BATCH: usize = 32;
@@ -57,8 +57,8 @@ const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
 /// What the thread can be asked.
 pub(crate) enum Command {
-    /// `None` is now.
-    Change(Option<PicoTime>, usize, Action),
+    /// At one time, `None` for now: stages and what changes in them.
+    Change(Option<PicoTime>, Vec<(usize, Action)>),
     Stall(Duration),
     Counters(SyncSender<Snapshot>),
     Lateness(SyncSender<Lateness>),
@@ -71,11 +71,13 @@ pub(crate) enum Command {
 /// The engine's counters at one moment.
 pub(crate) struct Snapshot {
     pub at: PicoTime,
-    /// By port: sent, unrouted, without memory, delivered, not taken.
-    pub ports: Vec<[Count; 5]>,
+    /// By port: sent, unrouted, without memory, delivered, not taken, PAUSE.
+    pub ports: Vec<[Count; 6]>,
     pub stages: Vec<StageCounters>,
     /// By stage: frames lost and damaged by faults.
     pub faults: Vec<(u64, u64)>,
+    /// By stage: PAUSE frames sent.
+    pub pauses: Vec<u64>,
 }
 
 /// The running thread.
@@ -271,9 +273,11 @@ impl Loop {
         let _ = rustix::io::read(&*self.wake, &mut count);
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Change(at, stage, action)) => {
+                Ok(Command::Change(at, actions)) => {
                     let at = at.unwrap_or_else(|| self.epoch.pico_now());
-                    self.engine.schedule(at, stage, action);
+                    for (stage, action) in actions {
+                        self.engine.schedule(at, stage, action);
+                    }
                 }
                 Ok(Command::Stall(time)) => {
                     kuroshio_clock::sleep_until(now_ns() + time.as_nanos() as u64, 0);
@@ -296,12 +300,22 @@ impl Loop {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let each = |c: &PortCounts| [c.sent, c.unrouted, c.no_memory, c.delivered, c.not_taken];
+        let each = |c: &PortCounts| {
+            [
+                c.sent,
+                c.unrouted,
+                c.no_memory,
+                c.delivered,
+                c.not_taken,
+                c.pauses,
+            ]
+        };
         let stages = 0..self.engine.stages.len();
         Snapshot {
             at: self.epoch.pico_now(),
             ports: self.engine.ports.iter().map(each).collect(),
             stages: stages.clone().map(|s| self.engine.stage_counters(s)).collect(),
+            pauses: self.engine.stages.iter().map(stage::Stage::pauses).collect(),
             faults: self
                 .engine
                 .stages

@@ -6,6 +6,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use kuroshio_core::wan::Cargo;
+
 /// Bytes of a frame's memory, by size.
 const SIZES: [usize; 3] = [256, 2048, 9344];
 
@@ -79,6 +81,46 @@ impl Frame {
     pub fn set_meta(&mut self, meta: Meta) {
         if let Some(inner) = &mut self.inner {
             inner.meta = meta;
+        }
+    }
+}
+
+impl Cargo for Frame {
+    fn bytes(&self) -> &[u8] {
+        Frame::bytes(self)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        Frame::bytes_mut(self)
+    }
+
+    fn resize(&mut self, len: usize) -> bool {
+        if self.inner.as_ref().is_some_and(|i| len <= i.data.len()) {
+            self.set_len(len);
+            return true;
+        }
+        let Some(mut larger) = self.pool.take(len) else {
+            return false;
+        };
+        larger.fill(self, len);
+        *self = larger;
+        true
+    }
+
+    fn copy(&self) -> Option<Self> {
+        let mut copy = self.pool.take(self.bytes().len())?;
+        copy.fill(self, self.bytes().len());
+        Some(copy)
+    }
+}
+
+impl Frame {
+    /// Takes over what another frame holds, with a length of its own that is not shorter.
+    fn fill(&mut self, from: &Frame, len: usize) {
+        self.set_len(len);
+        self.set_meta(from.meta());
+        if let Some(front) = self.bytes_mut().get_mut(..from.bytes().len()) {
+            front.copy_from_slice(from.bytes());
         }
     }
 }
@@ -171,5 +213,24 @@ mod tests {
         drop((b, c));
         assert_eq!(pool.made.get(), 4096);
         assert!(pool.take(10_000).is_none(), "no frame is that long");
+    }
+
+    #[test]
+    fn a_frame_grows_into_larger_memory_and_is_copied() {
+        let pool = Pool::new(1 << 20);
+        let mut frame = pool.take(256).expect("small");
+        frame.set_len(256);
+        frame.bytes_mut().copy_from_slice(&[9; 256]);
+        frame.set_meta(Meta {
+            path: 3,
+            ..Meta::default()
+        });
+        assert!(frame.resize(260));
+        assert_eq!((frame.bytes().len(), frame.meta().path), (260, 3));
+        assert_eq!(frame.bytes()[..256], [9; 256]);
+        assert!(frame.resize(4));
+        let copy = frame.copy().expect("memory");
+        assert_eq!((copy.bytes(), copy.meta().path), (&[9; 4][..], 3));
+        assert!(!frame.resize(10_000));
     }
 }

@@ -1,10 +1,12 @@
 //! One stage of the emulated network, of any kind, and what can be changed in it.
 
 use kuroshio_core::pace::Spacing;
-use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio};
+use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, WireBytes};
 use kuroshio_core::wan::{
-    Departure, Dropped, Link, PortWire, Shaper, ShaperConfig, Stage as _, StageCounters,
+    Departure, DrainPort, Dropped, PauseRequest, PortWire, Shaper, ShaperConfig, Stage as _, StageCounters,
+    WanChange, WanLink,
 };
+use kuroshio_core::wire::{FRAME_MIN, LineRate, PREAMBLE, pause_time};
 
 use super::fault::{Damage, Faults};
 use super::pool::Frame;
@@ -14,7 +16,8 @@ use crate::topology::Topology;
 pub(super) enum Kind {
     Wire(PortWire<Frame>),
     Shaper(Shaper<Frame>),
-    Link(Box<(Link<Frame>, Faults)>),
+    Link(Box<(WanLink<Frame>, Faults)>),
+    Drain(Box<DrainPort<Frame>>),
 }
 
 /// A stage with its place in the network.
@@ -31,6 +34,7 @@ macro_rules! each {
         match &mut $self.kind {
             Kind::Wire($stage) => $call,
             Kind::Shaper($stage) => $call,
+            Kind::Drain($stage) => $call,
             Kind::Link(link) => {
                 let $stage = &mut link.0;
                 $call
@@ -68,18 +72,33 @@ impl Stage {
         }
     }
 
+    /// What a card asks of the wire before it.
+    pub fn take_pause(&mut self, now: PicoTime) -> Option<PauseRequest> {
+        match &mut self.kind {
+            Kind::Drain(drain) => drain.poll_pause(now),
+            _ => None,
+        }
+    }
+
+    /// PAUSE frames that a card has sent.
+    pub fn pauses(&self) -> u64 {
+        match &self.kind {
+            Kind::Drain(drain) => drain.pauses(),
+            _ => 0,
+        }
+    }
+
     /// Does what was asked, at an exact time. What does not fit the kind of stage does nothing:
     /// the testbed checks names before it asks.
     pub fn apply(&mut self, at: PicoTime, action: Action) {
         match (&mut self.kind, action) {
             (Kind::Shaper(shaper), Action::Spacing(spacing)) => shaper.set_spacing(at, spacing),
+            (Kind::Wire(wire), Action::Hold(time)) => wire.hold(at, time),
+            (Kind::Drain(drain), Action::Drain(rate)) => drain.set_rate(at, rate),
             (Kind::Link(link), action) => {
                 let (link, faults) = link.as_mut();
                 match action {
-                    Action::Capacity(rate) => link.set_capacity(at, rate),
-                    Action::Delay(delay) => link.set_one_way_delay(at, delay),
-                    Action::Loss(loss) => link.set_loss(at, loss),
-                    Action::Queue(limit) => link.set_queue_limit(at, limit),
+                    Action::Set(change) => link.change(at, change),
                     Action::Cut(cut) => faults.cut = cut,
                     Action::DropNext(count) => faults.drop_next = count,
                     Action::CorruptNext(count, kind) => {
@@ -88,7 +107,7 @@ impl Stage {
                     Action::CorruptEvery(every, kind) => {
                         faults.corrupt_every = (every > 0).then_some((every, kind));
                     }
-                    Action::Spacing(_) => {}
+                    Action::Spacing(_) | Action::Hold(_) | Action::Drain(_) => {}
                 }
             }
             _ => {}
@@ -97,24 +116,30 @@ impl Stage {
 }
 
 /// A change of one stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    Capacity(BitRate),
-    Delay(PicoDuration),
-    Loss(Ratio),
-    Queue(FrameBytes),
+    Set(WanChange),
     Cut(bool),
     DropNext(u64),
     CorruptNext(u64, Damage),
     CorruptEvery(u64, Damage),
     Spacing(Spacing),
+    Hold(PicoDuration),
+    Drain(BitRate),
 }
 
-/// The numbers of the stages: ports' own wires, shapers, links, and ports' egress wires.
+/// When a PAUSE frame that is sent at `at` is in, and how long it holds the wire from then.
+pub(super) fn pause(at: PicoTime, quanta: u16, line: LineRate) -> (PicoTime, Action) {
+    let crossing = line.time_of(WireBytes::new(PREAMBLE + FRAME_MIN));
+    (at + crossing, Action::Hold(pause_time(quanta, line)))
+}
+
+/// The numbers of the stages: ports' own wires, egress wires, links, shapers, drains.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Numbers {
     pub ports: usize,
     pub links: usize,
+    pub shapers: usize,
 }
 
 impl Numbers {
@@ -122,6 +147,7 @@ impl Numbers {
         Self {
             ports: topology.ports().count(),
             links: 2 * topology.links.len(),
+            shapers: topology.ports().filter(|(_, p)| p.shaper.is_some()).count(),
         }
     }
 
@@ -141,6 +167,26 @@ impl Numbers {
     pub fn shaper(self, nth: usize) -> usize {
         2 * self.ports + self.links + nth
     }
+
+    /// Of the port with a drain that is the `nth` such.
+    pub fn drain(self, nth: usize) -> usize {
+        2 * self.ports + self.links + self.shapers + nth
+    }
+}
+
+/// The stage of every port's drain, by port.
+pub(crate) fn drain_stages(topology: &Topology) -> Vec<Option<usize>> {
+    let numbers = Numbers::of(topology);
+    let mut nth = 0;
+    topology
+        .ports()
+        .map(|(_, port)| {
+            port.drain.map(|_| {
+                nth += 1;
+                numbers.drain(nth - 1)
+            })
+        })
+        .collect()
 }
 
 /// The stage of every port's shaper, by port.
@@ -170,12 +216,12 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
     let egress = numbered().map(|(n, p)| Stage {
         kind: Kind::Wire(PortWire::new(p.wire, p.egress_queue)),
         input: Point::EgressIn(n),
-        output: Some(Point::PortOut(n)),
+        output: p.drain.is_none().then_some(Point::PortOut(n)),
     });
-    let directions = topology.links.iter().flat_map(|l| l.directions);
+    let directions = topology.links.iter().flat_map(|l| l.wan.clone());
     let links = (0u16..).zip(directions).map(|(n, config)| Stage {
         kind: Kind::Link(Box::new((
-            Link::new(config, topology.seed ^ (u64::from(n) << 48)),
+            WanLink::new(config, topology.seed ^ (u64::from(n) << 48)),
             Faults::default(),
         ))),
         input: Point::LinkIn(n),
@@ -193,5 +239,16 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
             output: None,
         })
     });
-    own.chain(egress).chain(links).chain(shapers).collect()
+    let drains = numbered().filter_map(|(n, p)| {
+        Some(Stage {
+            kind: Kind::Drain(Box::new(DrainPort::new(p.drain?))),
+            input: Point::CardIn(n),
+            output: Some(Point::PortOut(n)),
+        })
+    });
+    own.chain(egress)
+        .chain(links)
+        .chain(shapers)
+        .chain(drains)
+        .collect()
 }

@@ -13,6 +13,8 @@ pub enum Point {
     LinkOut(u16),
     /// It arrives at the router's queue before a port's wire (by the port's number).
     EgressIn(u16),
+    /// It arrives at a card that drains at a rate of its own (by the port's number).
+    CardIn(u16),
     /// It has left for the port's host.
     PortOut(u16),
     /// It arrives at the host's own wire (by the port's number), before the card's queue.
@@ -26,6 +28,10 @@ pub enum Fate {
     Passed,
     /// The queue was full.
     QueueFull,
+    /// The queue's discipline refused it at its arrival.
+    Refused,
+    /// Its packet was larger than the link's MTU.
+    TooBig,
     /// A fault was asked for.
     Fault,
 }

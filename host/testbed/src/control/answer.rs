@@ -1,0 +1,121 @@
+//! What a testbed answers, as JSON with the units in the names.
+
+use kuroshio_core::wan::{Count, StageCounters};
+use serde_json::{Value, json};
+
+use crate::counters::Counters;
+use crate::testbed::{EmulatorReport, Testbed};
+
+pub(super) fn count(c: Count) -> Value {
+    json!({ "frames": c.frames, "bytes": c.bytes.get() })
+}
+
+fn stage(s: &StageCounters) -> Value {
+    json!({
+        "arrived": count(s.arrived),
+        "departed": count(s.departed),
+        "queue_full": count(s.queue_full),
+        "aqm_dropped": count(s.aqm_dropped),
+        "too_big": count(s.too_big),
+        "lost": count(s.lost),
+        "duplicated": count(s.duplicated),
+        "held": count(s.held),
+        "queued_bytes": s.queued.get(),
+        "queued_max_bytes": s.queued_max.get(),
+        "marked": s.marked,
+        "corrupted": s.corrupted,
+        "reordered": s.reordered,
+        "not_copied": s.not_copied,
+    })
+}
+
+/// Every counter.
+pub(super) fn stats(c: &Counters) -> Value {
+    let links = c.links.iter().map(|l| {
+        let mut value = stage(&l.stage);
+        value["link"] = json!(l.name);
+        value["fault_dropped"] = json!(l.fault_dropped);
+        value["fault_corrupted"] = json!(l.corrupted);
+        value
+    });
+    let shapers = c.shapers.iter().map(|s| {
+        let mut value = stage(&s.stage);
+        value["port"] = json!(s.name);
+        value
+    });
+    let ports = c.ports.iter().map(|p| {
+        json!({
+            "port": p.name,
+            "sent": count(p.sent),
+            "unrouted": count(p.unrouted),
+            "no_memory": count(p.no_memory),
+            "pauses_received": p.pauses_received.frames,
+            "pauses_sent": p.pauses_sent,
+            "delivered": count(p.delivered),
+            "not_taken": count(p.not_taken),
+            "card_tx_dropped": p.card.tx_dropped,
+            "card_rx_dropped": p.card.rx_dropped,
+            "wire": stage(&p.wire),
+            "egress": stage(&p.egress),
+            "drain": p.drain.as_ref().map(stage),
+        })
+    });
+    json!({
+        "at_ns": c.at.as_ns(),
+        "dropped_frames": c.dropped_frames(),
+        "machine_lost_frames": c.machine_lost(),
+        "held_frames": c.held_frames(),
+        "links": links.collect::<Vec<_>>(),
+        "shapers": shapers.collect::<Vec<_>>(),
+        "ports": ports.collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn report(r: &EmulatorReport) -> Value {
+    let l = &r.lateness;
+    json!({
+        "lateness_ns": { "p50": l.p50_ns, "p99": l.p99_ns, "p999": l.p999_ns, "max": l.max_ns },
+        "frames": l.frames,
+        "not_taken": r.not_taken,
+        "machine_lost": r.machine_lost,
+        "disturbed": r.disturbed,
+    })
+}
+
+/// What runs. The links' values are those of the topology, not of later changes.
+pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
+    let topology = testbed.topology();
+    let descriptors = testbed.descriptors();
+    let hosts = topology.hosts.iter().zip(descriptors).map(|(host, fd)| {
+        let ports = host.ports.iter().map(|p| {
+            json!({
+                "port": p.name,
+                "addresses": p.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "mtu_bytes": p.mtu_bytes,
+                "wire_l1_bps": p.wire.bit_rate().bps(),
+            })
+        });
+        json!({ "host": host.name, "netns_fd": fd, "ports": ports.collect::<Vec<_>>() })
+    });
+    let directions = topology.links.iter().flat_map(|l| &l.wan);
+    let links = topology
+        .link_names()
+        .into_iter()
+        .zip(directions)
+        .map(|(name, d)| {
+            json!({
+                "link": name,
+                "capacity_bps": d.rate.mean().bps(),
+                "one_way_delay_ns": d.one_way_delay.as_ns(),
+            })
+        });
+    Ok(json!({
+        "topology": topology.name,
+        "seed": topology.seed,
+        "mode": "frame",
+        "at_ns": testbed.epoch().pico_now().as_ns(),
+        "hosts": hosts.collect::<Vec<_>>(),
+        "links": links.collect::<Vec<_>>(),
+        "report": report(&testbed.report()?),
+    }))
+}
