@@ -7,3 +7,4 @@ pub mod plan;
 pub mod probe;
 pub mod serve;
 pub mod trust;
+pub mod tune;
