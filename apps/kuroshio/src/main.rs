@@ -45,6 +45,8 @@ enum Verb {
     Plan(verb::plan::Args),
     /// Measure memory to memory between two hosts, as iperf3 does and with it
     Probe(Box<verb::probe::Args>),
+    /// Show or set what this host needs for a rate and a round-trip time
+    Tune(verb::tune::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Keep an emulated network up, change it and look at it
@@ -60,6 +62,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Cp(args) => verb::cp::run(args),
         Verb::Plan(args) => verb::plan::run(args),
         Verb::Probe(args) => verb::probe::run(*args),
+        Verb::Tune(args) => verb::tune::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),

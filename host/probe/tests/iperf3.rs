@@ -34,7 +34,8 @@ fn our_client_tests_against_the_real_server_with_tcp() {
             assert_eq!(report.peer.streams.len(), report.run.streams.len());
             assert_eq!(report.peer.congestion.as_deref(), Some("cubic"));
             assert!(report.peer.extension.is_none());
-            assert!(server.output().contains("receiver"));
+            let role = if direction == Direction::Reverse { "sender" } else { "receiver" };
+            assert!(server.output().contains(role));
         }
     }
 }

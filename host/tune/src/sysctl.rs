@@ -1,6 +1,7 @@
 //! Kernel parameters of this host: reading and writing `/proc/sys`.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Longest value that is read, bytes.
@@ -51,6 +52,13 @@ impl Sysctls {
             .truncate(true)
             .open(self.path(name)?)?;
         io::Write::write_all(&mut file, value.as_bytes())
+    }
+
+    /// Whether anybody may write a parameter here; the kernel shows some read-only inside a network namespace.
+    pub fn is_writable(&self, name: &str) -> bool {
+        self.path(name)
+            .and_then(std::fs::metadata)
+            .is_ok_and(|m| m.permissions().mode() & 0o222 != 0)
     }
 
     /// The third number of a triple such as `tcp_rmem`, or the first of a single one.

@@ -8,3 +8,4 @@ pub mod probe;
 pub mod serve;
 pub mod testbed;
 pub mod trust;
+pub mod tune;
