@@ -7,7 +7,9 @@ fn main() -> ExitCode {
     for name in std::env::args().skip(1) {
         let run = kuroshio_lab::experiment::load(&name)
             .map_err(|e| e.to_string())
-            .and_then(|e| kuroshio_lab::sim::run(&e, &mut |line| eprintln!("{line}")).map_err(|m| m.to_string()));
+            .and_then(|e| {
+                kuroshio_lab::sim::run(&e, &mut |line| eprintln!("{line}")).map_err(|m| m.to_string())
+            });
         match run {
             Ok(run) => {
                 for c in &run.result.checks {

@@ -44,7 +44,8 @@ fn every_experiment_is_whole_and_cited() {
             "gnet1-unshaped",
             "gnet1-shaped",
             "gfarm-burst",
-            "gfarm-ifg"
+            "gfarm-ifg",
+            "psp-bic"
         ]
     );
     for name in names() {
@@ -302,4 +303,69 @@ fn quantile_is_the_nearest_rank() {
         [500, 990, 999, 1000]
     );
     assert_eq!(quantile(&[], 0.5), 0);
+}
+
+#[test]
+fn experiments_hold_in_virtual_time() {
+    for name in ["gnet1-collision", "gnet1-shaped", "gfarm-burst", "gfarm-ifg"] {
+        let e = load(name).expect(name);
+        let run = crate::sim::run(&e, &mut |_| {}).expect(name);
+        assert_eq!(run.result.mode, "sim");
+        assert!(run.result.checks.len() > 2, "{name}");
+        for c in &run.result.checks {
+            assert!(c.ok, "{name}: {}: {} [{}]", c.name, c.value, c.bound);
+        }
+        for (t, sent) in run.traces.iter().zip(&run.sent) {
+            assert_eq!(t.streams.len(), sent.len(), "{name}");
+            assert!(t.streams.iter().all(|s| !s.frames.is_empty()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn two_streams_collide_in_virtual_time() {
+    let text = include_str!("../gnet1-unshaped.toml").replace("seeds = 20", "seeds = 1");
+    let e = parse("gnet1-unshaped", &text).expect("whole");
+    let run = crate::sim::run(&e, &mut |_| {}).expect("a run");
+    for c in &run.result.checks {
+        assert!(c.ok, "{}: {} [{}]", c.name, c.value, c.bound);
+    }
+}
+
+#[test]
+fn checks_are_for_the_modes_that_they_say() {
+    use crate::experiment::Mode;
+    let both = spec("kind = 'drops'\nphase = 'p'\nplace = 'routers'\nat_least = 1");
+    let one = spec("mode = 'sim'\nkind = 'drops'\nphase = 'p'\nplace = 'routers'\nat_least = 1");
+    assert!(both.is_for(Mode::Live) && both.is_for(Mode::Sim));
+    assert!(one.is_for(Mode::Sim) && !one.is_for(Mode::Live));
+}
+
+#[test]
+fn wrong_parameters_of_the_simulator_say_what_is_wrong() {
+    let text = include_str!("../gnet1-unshaped.toml");
+    for (from, to, says) in [
+        (
+            "profile = \"linux-2.6.14\"",
+            "profile = \"bsd\"",
+            "linux-2.6.14, modern",
+        ),
+        (
+            "local_congestion = \"ignore\"",
+            "local_congestion = \"maybe\"",
+            "maybe",
+        ),
+        ("reaction = \"24.288us\"", "reaction = \"24\"", "unit"),
+        ("seeds = 20", "seeds = 0", "1 seed"),
+        ("seeds = 20", "seeds = 5000", "1000"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let e = parse("gnet1-unshaped", &text.replace(from, to)).expect_err(to);
+        assert!(e.to_string().contains(says), "{to}: {e}");
+    }
+    // A congestion control that the simulator lacks is told by the run.
+    let text = include_str!("../gnet1-shaped.toml").replace("congestion = \"reno\"", "congestion = \"bbr\"");
+    let e = parse("gnet1-shaped", &text).expect("whole");
+    let problem = crate::sim::run(&e, &mut |_| {}).expect_err("bbr").to_string();
+    assert!(problem.contains("bbr") && problem.contains("cubic"), "{problem}");
 }
