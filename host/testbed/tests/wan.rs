@@ -152,7 +152,7 @@ fn sysctl(tb: &Testbed, host: &str, key: &str, value: &str) {
     let path = format!("/proc/sys/net/ipv4/{key}");
     let value = value.to_owned();
     in_host(tb, host, move || {
-        std::fs::write(path, value).expect("a parameter")
+        std::fs::write(&path, &value).unwrap_or_else(|e| panic!("{path} = {value}: {e}"));
     });
 }
 
@@ -183,11 +183,10 @@ fn marks_reach_the_receiver_s_kernel() {
             "capacity = \"50Mbps\"\none_way_delay = \"5ms\"\nqueue = \"16MiB\"\naqm = \"codel 2ms 20ms ecn\"";
         let tb = up("", link);
         for host in ["east", "west"] {
-            for (key, value) in [("tcp_ecn", "1"), ("tcp_congestion_control", "cubic")] {
-                sysctl(&tb, host, key, value);
-            }
+            sysctl(&tb, host, "tcp_ecn", "1");
         }
         let (from, into) = connect(&tb, if v6 { "[fd00::2]:5000" } else { "10.0.0.2:5000" });
+        rustix::net::sockopt::set_tcp_congestion(&from, "reno").expect("reno");
         transfer(from, into, 5_000_000);
         let stage = sea(&tb);
         let seen = marks_seen(&tb, "west", v6);
@@ -214,7 +213,9 @@ fn headers_are_rewritten_in_passing() {
     );
     tb.apply(&Change::Set("sea:a>b".into(), change("rewrite", "push-vlan 5")))
         .expect("change");
+    let before = sea_now(&tb).arrived.frames;
     source.send(b"tagged").expect("send");
+    wait_for("the tagged frame", || sea_now(&tb).arrived.frames > before);
     tb.apply(&Change::Set("sea:a>b".into(), change("rewrite", "none")))
         .expect("change");
     settled(&tb);
@@ -235,6 +236,7 @@ fn large_packets_are_dropped_and_counted() {
     }
     let mut bytes = [0u8; 2000];
     assert_eq!(sink.recv(&mut bytes).expect("arrives"), 972);
+    wait_for("the last frame", || sea_now(&tb).arrived.frames >= 3);
     assert_eq!(sea(&tb).too_big.frames, 2);
     assert!(received(&sink).is_empty());
 }
@@ -255,6 +257,15 @@ fn a_slow_card_pauses_its_wire() {
         for _ in 0..500 {
             source.send(&[1u8; 1_000]).expect("send");
         }
+        let sent = |tb: &Testbed| {
+            tb.counters()
+                .expect("counters")
+                .port("east/e0")
+                .expect("east")
+                .sent
+                .frames
+        };
+        wait_for("what was sent", || sent(&tb) >= 500);
         let counters = settled(&tb);
         let west = counters.port("west/w0").expect("west");
         let drain = west.drain.expect("a drain");
@@ -312,11 +323,14 @@ fn a_schedule_and_a_trace_from_the_file() {
     wait_for("the change", || {
         half.pico_now() > kuroshio_core::units::PicoTime::from_ms(501)
     });
-    let before = sea(&tb).lost.frames;
+    let before = sea(&tb);
     for id in 0..10u8 {
         source.send(&[id; 1_000]).expect("send");
     }
-    assert_eq!(sea(&tb).lost.frames, before + 10);
+    wait_for("the frames", || {
+        sea_now(&tb).arrived.frames >= before.arrived.frames + 10
+    });
+    assert_eq!(sea(&tb).lost.frames, before.lost.frames + 10);
 }
 
 fn ten_thousand_changes_lose_no_frame() {
