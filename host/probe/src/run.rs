@@ -13,9 +13,7 @@ use crate::startup::{Curve, Point};
 use crate::stream::{self, DataSocket, Phase, Quota, Shared, SharedPhase, Work};
 use kuroshio_clock::now_ns;
 use kuroshio_core::units::BitRate;
-use kuroshio_sock::{
-    Framing, TcpInfo, Trim, congestion, is_ipv6, keep_pacing, set_notsent_lowat, tcp_info,
-};
+use kuroshio_sock::{Framing, TcpInfo, Trim, congestion, is_ipv6, keep_pacing, set_notsent_lowat, tcp_info};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -167,7 +165,12 @@ impl Run {
         for live in &mut self.streams {
             let Some(work) = live.work.take() else { continue };
             let shared = Arc::clone(&live.shared);
-            live.thread = Some(stream::start(&live.made.socket, work, shared, self.phase.clone())?);
+            live.thread = Some(stream::start(
+                &live.made.socket,
+                work,
+                shared,
+                self.phase.clone(),
+            )?);
         }
         Ok(())
     }
