@@ -80,10 +80,10 @@ impl Namespace {
 fn hosts() -> (Namespace, Namespace) {
     let (a, b) = (Namespace::new(), Namespace::new());
     a.ip(&format!(
-        "link add a mtu 1500 type veth peer name b mtu 1500 netns {}",
+        "link add wire0 mtu 1500 type veth peer name wire1 mtu 1500 netns {}",
         b.pid()
     ));
-    for (host, dev, n) in [(&a, "a", 1), (&b, "b", 2)] {
+    for (host, dev, n) in [(&a, "wire0", 1), (&b, "wire1", 2)] {
         host.ip(&format!("addr add 10.9.0.{n}/24 dev {dev}"));
         host.ip(&format!("addr add fd09::{n}/64 dev {dev} nodad"));
         host.ip("link set lo up");

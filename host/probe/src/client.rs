@@ -293,6 +293,15 @@ fn converse(
     run.start()?;
     let interrupted = measure(&mut run, control, stop, on)?;
     control.send(State::TestEnd)?;
+    // Until the server has closed its streams these stay open: a reset would look like a failure to it.
+    match control.receive(SERVER_LIMIT, "the server's end of the test")? {
+        State::ExchangeResults => {}
+        other => {
+            return Err(ProbeError::Protocol(format!(
+                "{other:?} instead of ExchangeResults"
+            )));
+        }
+    }
     let info = tcp_info(control.socket()).unwrap_or_default();
     let (run, last) = run.report();
     if let Some(interval) = &last {
@@ -346,14 +355,6 @@ fn measure(
 }
 
 fn exchange(control: &mut Control, run: &RunReport) -> Result<Results, ProbeError> {
-    match control.receive(SERVER_LIMIT, "the server's end of the test")? {
-        State::ExchangeResults => {}
-        other => {
-            return Err(ProbeError::Protocol(format!(
-                "{other:?} instead of ExchangeResults"
-            )));
-        }
-    }
     control.send_json(&run.results(false).to_json())?;
     let peer = Results::from_json(&control.receive_json("the server's results")?)?;
     control.expect(State::DisplayResults, "the end of the exchange")?;

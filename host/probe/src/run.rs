@@ -318,10 +318,11 @@ impl Run {
         })
     }
 
-    /// Takes the last look and tells the threads to end; `at_ns` is when the test ended.
+    /// Takes the last look. Senders end; receivers go on reading, so that the other side can finish what it is
+    /// writing, but it counts for nothing any more.
     pub(crate) fn halt(&mut self) {
-        self.phase.set(Phase::Stopped);
         self.look();
+        self.phase.set(Phase::Draining);
         self.last_point();
     }
 
@@ -358,7 +359,9 @@ impl Run {
 
     /// Waits for the threads and puts everything together. Gives the interval that the end cut short, too.
     pub(crate) fn report(mut self) -> (RunReport, Option<Interval>) {
-        let wall_us = now_ns().saturating_sub(self.start_ns) / 1_000;
+        self.phase.set(Phase::Stopped);
+        let last_ns = self.streams.first().map_or(self.start_ns, |live| live.last.at_ns);
+        let wall_us = last_ns.saturating_sub(self.start_ns) / 1_000;
         let begun = self.streams.first().map_or(0, |live| live.interval.at_ns);
         let ended = self.streams.first().map_or(0, |live| live.last.at_ns);
         let rest = !self.omitting && ended.saturating_sub(begun) > self.interval_ns / 100;
