@@ -341,26 +341,28 @@ fn two_hosts_on_a_wire_of_mtu_1500() {
             done["end"]["sum_received"]["bytes"]
         );
     }
-    let udp = [
-        "probe",
-        "-c",
-        "fd09::2",
-        "-p",
-        &server.port,
-        "-u",
-        "-t",
-        "1s",
-        "--rate",
-        "20M",
-        "--json",
-    ];
-    let done = json(&output(a.command(bin), &udp));
-    // What fits a segment on this path fits a datagram's frame.
-    assert_eq!(done["start"]["test_start"]["blksize"], 1428);
-    assert!(
-        done["end"]["sum"]["packets"].as_u64().is_some_and(|n| n > 100),
-        "{done}"
-    );
+    for (address, payload) in [("10.9.0.2", 1448), ("fd09::2", 1428)] {
+        let udp = [
+            "probe",
+            "-c",
+            address,
+            "-p",
+            &server.port,
+            "-u",
+            "-t",
+            "1s",
+            "--rate",
+            "20M",
+            "--json",
+        ];
+        let done = json(&output(a.command(bin), &udp));
+        // What fits a segment on this path fits a datagram's frame.
+        assert_eq!(done["start"]["test_start"]["blksize"], payload);
+        assert!(
+            done["end"]["sum"]["packets"].as_u64().is_some_and(|n| n > 100),
+            "{done}"
+        );
+    }
 }
 
 #[test]
