@@ -24,13 +24,31 @@ fn bad_input_is_refused_with_a_clear_text() {
         (&["--rate", "10G", "--rtt", "200"], "has no unit"),
         (&["--rate", "10G", "--rtt", "0s"], "from 1us to 60s"),
         (&["--rate", "10G", "--rtt", "61s"], "from 1us to 60s"),
-        (&["--rate", "10G", "--rtt", "200ms", "--streams", "0"], "from 1 to 10000"),
-        (&["--rate", "10G", "--rtt", "200ms", "--dev", "a/b"], "not the name of an interface"),
-        (&["--rate", "10G", "--rtt", "200ms", "--dev", "no-such-dev"], "--dev no-such-dev"),
-        (&["--rate", "10G", "--rtt", "200ms", "--mtu", "9000"], "has no unit"),
-        (&["--rate", "10G", "--rtt", "200ms", "--mtu", "100B"], "from 1280B"),
+        (
+            &["--rate", "10G", "--rtt", "200ms", "--streams", "0"],
+            "from 1 to 10000",
+        ),
+        (
+            &["--rate", "10G", "--rtt", "200ms", "--dev", "a/b"],
+            "not the name of an interface",
+        ),
+        (
+            &["--rate", "10G", "--rtt", "200ms", "--dev", "no-such-dev"],
+            "--dev no-such-dev",
+        ),
+        (
+            &["--rate", "10G", "--rtt", "200ms", "--mtu", "9000"],
+            "has no unit",
+        ),
+        (
+            &["--rate", "10G", "--rtt", "200ms", "--mtu", "100B"],
+            "from 1280B",
+        ),
         (&["--undo", "--apply"], "cannot be used with"),
-        (&["--undo", "--undo-file", "/nonexistent/undo.json"], "no such file"),
+        (
+            &["--undo", "--undo-file", "/nonexistent/undo.json"],
+            "no such file",
+        ),
         (&["--undo", "--undo-file", "/proc/self/cmdline"], "undo file"),
     ];
     for (args, why) in table {
@@ -56,7 +74,13 @@ fn the_paper_s_path_is_explained() {
         }
         assert_ne!(item["reason"], "", "{item}");
     }
-    for name in ["net.ipv4.tcp_rmem", "net.core.netdev_max_backlog", "lo txqueuelen", "lo mtu", "lo qdisc"] {
+    for name in [
+        "net.ipv4.tcp_rmem",
+        "net.core.netdev_max_backlog",
+        "lo txqueuelen",
+        "lo mtu",
+        "lo qdisc",
+    ] {
         assert!(items.iter().any(|i| i["name"] == name), "{name}");
     }
     let text = kuroshio(&["--rate", "7G", "--rtt", "400ms"]);
@@ -87,7 +111,11 @@ test ! -e "$UNDO"
 fn what_is_applied_in_a_namespace_is_there_and_is_undone() {
     let dir = TempDir::new().expect("folder");
     let outside = std::fs::read_link("/proc/self/ns/net").expect("namespace");
-    let flags = if rustix::process::geteuid().is_root() { "-n" } else { "-Urn" };
+    let flags = if rustix::process::geteuid().is_root() {
+        "-n"
+    } else {
+        "-Urn"
+    };
     let host = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").expect("tcp_rmem");
     let host_before = host();
     let done = Command::new("unshare")
@@ -98,7 +126,10 @@ fn what_is_applied_in_a_namespace_is_there_and_is_undone() {
         .stdin(Stdio::null())
         .output()
         .expect("unshare");
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr),
+    );
     assert!(done.status.success(), "{out}\n{err}");
     let parts: Vec<&str> = out.split("--\n").map(str::trim).collect();
     let [before, applied, between, again, undone, after, ""] = parts[..] else {

@@ -65,7 +65,11 @@ pub fn window(rate: BitRate, rtt_us: u64, streams: u32, limits: &KernelLimits) -
     let socket_buffer_bytes = buffer_bytes(window_bytes);
     let least_streams = least_streams(window_bytes);
     let each = socket_buffer_bytes.div_ceil(least_streams.max(u64::from(streams)));
-    let least = limits.tcp_rmem_max_bytes.into_iter().chain(limits.tcp_wmem_max_bytes).min();
+    let least = limits
+        .tcp_rmem_max_bytes
+        .into_iter()
+        .chain(limits.tcp_wmem_max_bytes)
+        .min();
     let within = least.is_none_or(|limit| limit >= each);
     let need = format!(
         "{rate} over {} ms needs a window of {} and socket buffers of {} in sum",
@@ -214,7 +218,11 @@ mod tests {
             (350_000_000, 1_050_000_000)
         );
         assert!(!advice.within_kernel_limits);
-        assert!(advice.text.contains("kuroshio tune --rate 7Gbps --rtt 400000us"), "{}", advice.text);
+        assert!(
+            advice.text.contains("kuroshio tune --rate 7Gbps --rtt 400000us"),
+            "{}",
+            advice.text
+        );
         assert!(window(rate, 400_000, 1, &limits(1_050_000_000)).within_kernel_limits);
         assert!(window(rate, 400_000, 2, &limits(525_000_000)).within_kernel_limits);
     }
@@ -226,7 +234,11 @@ mod tests {
         assert!((advice.efficiency_percent - 100.0 * 1448.0 / 1518.0).abs() < 1e-9);
         assert!((advice.jumbo_efficiency_percent - 100.0 * 8948.0 / 9018.0).abs() < 1e-9);
         assert_eq!(advice.frames_per_s, 1000);
-        assert!(!advice.is_jumbo && advice.text.contains("jumbo"), "{}", advice.text);
+        assert!(
+            !advice.is_jumbo && advice.text.contains("jumbo"),
+            "{}",
+            advice.text
+        );
         let large = Framing::new(65_483, true, false).expect("framing");
         assert!(mtu(65_535, large, false, 1e9).expect("advice").is_jumbo);
     }

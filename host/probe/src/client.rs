@@ -99,8 +99,10 @@ impl ClientConfig {
         let bad = |text: String| Err(ProbeError::BadInput(text));
         let p = &self.params;
         // What a server would refuse is refused before anything is sent.
-        if let Err(e) = Params::from_json(&p.to_json(None)) {
-            return bad(e.to_string());
+        match Params::from_json(&p.to_json(None)) {
+            Err(ProbeError::Limit(text) | ProbeError::Protocol(text)) => return bad(text),
+            Err(e) => return bad(e.to_string()),
+            Ok(_) => {}
         }
         let interval_ns = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX);
         if !(TICK_NS..=3_600_000_000_000).contains(&interval_ns) {
@@ -226,7 +228,11 @@ fn dial(config: &ClientConfig, cookie: &Cookie) -> Result<Control, ProbeError> {
 
 /// The rate of a stream, and the datagram's size from the path; gives the stream's rate as payload for an
 /// iperf3 that sends.
-fn complete(config: &ClientConfig, params: &mut Params, control: &Control) -> Result<Option<u64>, ProbeError> {
+fn complete(
+    config: &ClientConfig,
+    params: &mut Params,
+    control: &Control,
+) -> Result<Option<u64>, ProbeError> {
     let failed = ProbeError::io("control connection");
     let info = tcp_info(control.socket()).map_err(&failed)?;
     let ipv6 = is_ipv6(control.socket()).map_err(&failed)?;
@@ -260,7 +266,11 @@ fn converse(
     control.send_json(&params.to_json(goodput_bps))?;
     match control.receive(SERVER_LIMIT, "the server's answer to the parameters")? {
         State::CreateStreams => {}
-        other => return Err(ProbeError::Protocol(format!("{other:?} instead of CreateStreams"))),
+        other => {
+            return Err(ProbeError::Protocol(format!(
+                "{other:?} instead of CreateStreams"
+            )));
+        }
     }
     let made = make_streams(config, params, cookie, control)?;
     let connections: Vec<Connection> = made.iter().filter_map(Connection::of).collect();
@@ -283,6 +293,15 @@ fn converse(
     run.start()?;
     let interrupted = measure(&mut run, control, stop, on)?;
     control.send(State::TestEnd)?;
+    // Until the server has closed its streams these stay open: a reset would look like a failure to it.
+    match control.receive(SERVER_LIMIT, "the server's end of the test")? {
+        State::ExchangeResults => {}
+        other => {
+            return Err(ProbeError::Protocol(format!(
+                "{other:?} instead of ExchangeResults"
+            )));
+        }
+    }
     let info = tcp_info(control.socket()).unwrap_or_default();
     let (run, last) = run.report();
     if let Some(interval) = &last {
@@ -336,10 +355,6 @@ fn measure(
 }
 
 fn exchange(control: &mut Control, run: &RunReport) -> Result<Results, ProbeError> {
-    match control.receive(SERVER_LIMIT, "the server's end of the test")? {
-        State::ExchangeResults => {}
-        other => return Err(ProbeError::Protocol(format!("{other:?} instead of ExchangeResults"))),
-    }
     control.send_json(&run.results(false).to_json())?;
     let peer = Results::from_json(&control.receive_json("the server's results")?)?;
     control.expect(State::DisplayResults, "the end of the exchange")?;
@@ -414,9 +429,6 @@ fn udp_stream(config: &ClientConfig, params: &Params, control: &Control) -> Resu
 }
 
 /// The window that was asked for, or as much of the default as the kernel grants.
-pub(crate) fn udp_buffers(
-    socket: &impl std::os::fd::AsFd,
-    window: Option<u32>,
-) -> std::io::Result<Buffers> {
+pub(crate) fn udp_buffers(socket: &impl std::os::fd::AsFd, window: Option<u32>) -> std::io::Result<Buffers> {
     set_buffers(socket, window.unwrap_or(UDP_BUFFER_BYTES))
 }

@@ -134,7 +134,13 @@ mod tests {
             (10.0, 20.0, 10.0, 60.0)
         );
         assert_eq!(before.since(before), None);
-        for bad in ["", "cpu", "cpu 1 2 3", "cpu 1 2 3 4 5 6 7 x", "intr 1 2 3 4 5 6 7 8"] {
+        for bad in [
+            "",
+            "cpu",
+            "cpu 1 2 3",
+            "cpu 1 2 3 4 5 6 7 x",
+            "intr 1 2 3 4 5 6 7 8",
+        ] {
             assert_eq!(read(bad), None, "{bad:?}");
         }
         assert_ne!(MachineTicks::now(), MachineTicks::default());

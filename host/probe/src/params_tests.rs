@@ -23,11 +23,18 @@ fn iperf3_s_parameters_are_understood() {
     assert_eq!(p.congestion.as_deref(), Some("cubic"));
     assert_eq!(p.pace, Pace::None);
     assert!(!p.extension);
-    let udp = read(r#"{"udp":true,"time":0,"num":1e6,"len":1448,"bandwidth":1048576,"udp_counters_64bit":1}"#)
-        .expect("parameters");
-    assert_eq!((udp.protocol, udp.length), (Protocol::Udp, Length::Bytes(1_000_000)));
+    let udp =
+        read(r#"{"udp":true,"time":0,"num":1e6,"len":1448,"bandwidth":1048576,"udp_counters_64bit":1}"#)
+            .expect("parameters");
+    assert_eq!(
+        (udp.protocol, udp.length),
+        (Protocol::Udp, Length::Bytes(1_000_000))
+    );
     assert!(udp.wide_counters);
-    assert_eq!(udp.pace, Pace::Goodput(BitRate::from_bps(1_048_576).expect("rate")));
+    assert_eq!(
+        udp.pace,
+        Pace::Goodput(BitRate::from_bps(1_048_576).expect("rate"))
+    );
     let both = read(r#"{"bandwidth":900,"fqrate":800}"#).expect("parameters");
     assert_eq!(both.pace, Pace::Goodput(BitRate::from_bps(800).expect("rate")));
     let blocks = read(r#"{"blockcount":3,"len":1000}"#).expect("parameters");
@@ -58,7 +65,10 @@ fn what_means_nothing_or_is_too_much_is_refused() {
         (r#"{"window":1073741825}"#, "window 1073741825"),
         (r#"{"MSS":87}"#, "MSS below 88"),
         (r#"{"MSS":32768}"#, "MSS 32768"),
-        (r#"{"congestion":"a name that is too long"}"#, "congestion: not a text"),
+        (
+            r#"{"congestion":"a name that is too long"}"#,
+            "congestion: not a text",
+        ),
         (r#"{"congestion":"a\u0000b"}"#, "congestion: not a text"),
         (r#"{"congestion":7}"#, "congestion: not a text"),
         (r#"{"kuroshio":{"stream_rate_bps":-1}}"#, "stream_rate_bps: -1"),
@@ -105,7 +115,13 @@ fn any_params() -> impl Strategy<Value = Params> {
         Just(Pace::None),
         (1..u64::MAX).prop_map(|bps| Pace::Frame(BitRate::new(bps).unwrap_or(BitRate::MIN)))
     ];
-    let numbers = (1..=MAX_STREAMS, 0..=MAX_OMIT_S, 16..=65_507u32, 1..=1u32 << 30, 88..=32_767u32);
+    let numbers = (
+        1..=MAX_STREAMS,
+        0..=MAX_OMIT_S,
+        16..=65_507u32,
+        1..=1u32 << 30,
+        88..=32_767u32,
+    );
     (any::<[bool; 5]>(), direction, length, pace, numbers).prop_map(|(flags, direction, length, pace, n)| {
         let [udp, nodelay, zerocopy, wide, some] = flags;
         Params {
@@ -131,9 +147,30 @@ fn any_params() -> impl Strategy<Value = Params> {
 /// JSON of the members that either side reads, with values of any kind.
 fn any_object() -> impl Strategy<Value = Value> {
     const KEYS: [&str; 24] = [
-        "tcp", "udp", "sctp", "omit", "time", "num", "blockcount", "parallel", "reverse", "bidirectional",
-        "len", "window", "MSS", "congestion", "bandwidth", "fqrate", "kuroshio", "title", "cpu_util_total",
-        "sender_has_retransmits", "streams", "id", "bytes", "retransmits",
+        "tcp",
+        "udp",
+        "sctp",
+        "omit",
+        "time",
+        "num",
+        "blockcount",
+        "parallel",
+        "reverse",
+        "bidirectional",
+        "len",
+        "window",
+        "MSS",
+        "congestion",
+        "bandwidth",
+        "fqrate",
+        "kuroshio",
+        "title",
+        "cpu_util_total",
+        "sender_has_retransmits",
+        "streams",
+        "id",
+        "bytes",
+        "retransmits",
     ];
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -317,7 +317,9 @@ impl Control {
     /// An object that is too long, and what writing gives.
     pub fn send_json(&mut self, value: &Value) -> Result<(), ProbeError> {
         let text = value.to_string();
-        let len = u32::try_from(text.len()).ok().filter(|len| *len <= MAX_JSON_BYTES);
+        let len = u32::try_from(text.len())
+            .ok()
+            .filter(|len| *len <= MAX_JSON_BYTES);
         let len = len.ok_or_else(|| ProbeError::Protocol(format!("{} bytes of JSON", text.len())))?;
         let mut bytes = len.to_be_bytes().to_vec();
         bytes.extend(text.as_bytes());

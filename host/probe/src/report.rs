@@ -171,7 +171,10 @@ fn own_interval(interval: &Interval) -> Value {
     let sum = |get: fn(&StreamSpan) -> u64| interval.streams.iter().map(get).sum::<u64>();
     let senders = || interval.streams.iter().filter(|s| s.sends && s.rtt_us > 0);
     let count = u64::try_from(senders().count()).unwrap_or(0);
-    let rtt = senders().map(|s| u64::from(s.rtt_us)).sum::<u64>().checked_div(count);
+    let rtt = senders()
+        .map(|s| u64::from(s.rtt_us))
+        .sum::<u64>()
+        .checked_div(count);
     json!({
         "start": first.start_s,
         "end": first.end_s,
@@ -241,7 +244,9 @@ impl TestReport {
     pub fn sends(&self) -> bool {
         match (self.role, self.params.direction) {
             (Role::Client, Direction::Forward | Direction::Both) | (Role::Server, Direction::Reverse) => true,
-            (Role::Client, Direction::Reverse) | (Role::Server, Direction::Forward | Direction::Both) => false,
+            (Role::Client, Direction::Reverse) | (Role::Server, Direction::Forward | Direction::Both) => {
+                false
+            }
         }
     }
 
@@ -265,7 +270,12 @@ impl TestReport {
         let reached = self.sum(self.sends()).frame_rate_bps as u64;
         let rate = self.rate.or_else(|| BitRate::new(reached))?;
         let limits = KernelLimits::read(&Sysctls::system());
-        Some(advice::window(rate, self.min_rtt_us(), self.params.streams, &limits))
+        Some(advice::window(
+            rate,
+            self.min_rtt_us(),
+            self.params.streams,
+            &limits,
+        ))
     }
 
     /// What the frame size costs; `None` with UDP.
@@ -323,7 +333,12 @@ impl TestReport {
             Length::Time(ns) => (ns as f64 / 1e9, 0),
             Length::Bytes(bytes) => (0.0, bytes),
         };
-        let mss = self.run.streams.iter().find_map(|s| s.info).map_or(0, |i| i.snd_mss);
+        let mss = self
+            .run
+            .streams
+            .iter()
+            .find_map(|s| s.info)
+            .map_or(0, |i| i.snd_mss);
         let peer = match self.role {
             Role::Client => "connecting_to",
             Role::Server => "accepted_connection",
@@ -336,6 +351,8 @@ impl TestReport {
             peer: {"host": self.host, "port": self.port},
             "cookie": self.cookie,
             "tcp_mss_default": mss,
+            "target_bitrate": 0,
+            "fq_rate": 0,
             "sock_bufsize": p.window_bytes.unwrap_or(0),
             "sndbuf_actual": self.granted.map_or(0, |b| b.send_bytes),
             "rcvbuf_actual": self.granted.map_or(0, |b| b.receive_bytes),
@@ -403,7 +420,10 @@ impl TestReport {
         } else {
             (self.peer.congestion.clone(), ours)
         };
-        for (name, value) in [("sender_tcp_congestion", sender), ("receiver_tcp_congestion", receiver)] {
+        for (name, value) in [
+            ("sender_tcp_congestion", sender),
+            ("receiver_tcp_congestion", receiver),
+        ] {
             if let Some(value) = value.filter(|_| self.params.protocol == Protocol::Tcp) {
                 object[name] = value.into();
             }
@@ -523,11 +543,19 @@ fn is_ipv6(address: SocketAddr) -> bool {
 /// The time over which the other side counted; ours where it says none or nonsense.
 fn far_seconds(far: &StreamResult, near_s: f64) -> f64 {
     let seconds = far.end_s - far.start_s;
-    if seconds > 0.0 && seconds < 1e6 { seconds } else { near_s }
+    if seconds > 0.0 && seconds < 1e6 {
+        seconds
+    } else {
+        near_s
+    }
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
-    if whole > 0 { 100.0 * part as f64 / whole as f64 } else { 0.0 }
+    if whole > 0 {
+        100.0 * part as f64 / whole as f64
+    } else {
+        0.0
+    }
 }
 
 fn add_datagrams(object: &mut Value, result: &StreamResult) {

@@ -13,9 +13,7 @@ use crate::startup::{Curve, Point};
 use crate::stream::{self, DataSocket, Phase, Quota, Shared, SharedPhase, Work};
 use kuroshio_clock::now_ns;
 use kuroshio_core::units::BitRate;
-use kuroshio_sock::{
-    Framing, TcpInfo, Trim, congestion, is_ipv6, keep_pacing, set_notsent_lowat, tcp_info,
-};
+use kuroshio_sock::{Framing, TcpInfo, Trim, congestion, is_ipv6, keep_pacing, set_notsent_lowat, tcp_info};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -167,7 +165,12 @@ impl Run {
         for live in &mut self.streams {
             let Some(work) = live.work.take() else { continue };
             let shared = Arc::clone(&live.shared);
-            live.thread = Some(stream::start(&live.made.socket, work, shared, self.phase.clone())?);
+            live.thread = Some(stream::start(
+                &live.made.socket,
+                work,
+                shared,
+                self.phase.clone(),
+            )?);
         }
         Ok(())
     }
@@ -315,10 +318,11 @@ impl Run {
         })
     }
 
-    /// Takes the last look and tells the threads to end; `at_ns` is when the test ended.
+    /// Takes the last look. Senders end; receivers go on reading, so that the other side can finish what it is
+    /// writing, but it counts for nothing any more.
     pub(crate) fn halt(&mut self) {
-        self.phase.set(Phase::Stopped);
         self.look();
+        self.phase.set(Phase::Draining);
         self.last_point();
     }
 
@@ -355,7 +359,9 @@ impl Run {
 
     /// Waits for the threads and puts everything together. Gives the interval that the end cut short, too.
     pub(crate) fn report(mut self) -> (RunReport, Option<Interval>) {
-        let wall_us = now_ns().saturating_sub(self.start_ns) / 1_000;
+        self.phase.set(Phase::Stopped);
+        let last_ns = self.streams.first().map_or(self.start_ns, |live| live.last.at_ns);
+        let wall_us = last_ns.saturating_sub(self.start_ns) / 1_000;
         let begun = self.streams.first().map_or(0, |live| live.interval.at_ns);
         let ended = self.streams.first().map_or(0, |live| live.last.at_ns);
         let rest = !self.omitting && ended.saturating_sub(begun) > self.interval_ns / 100;

@@ -196,7 +196,11 @@ impl StreamSpan {
 
 /// Bits per second of bytes in a time; 0 where there is no time.
 pub(crate) fn rate_bps(bytes: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { 8.0 * bytes as f64 / seconds } else { 0.0 }
+    if seconds > 0.0 {
+        8.0 * bytes as f64 / seconds
+    } else {
+        0.0
+    }
 }
 
 /// The extremes of a TCP sender over a run.

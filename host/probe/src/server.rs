@@ -155,7 +155,10 @@ impl Server {
                 .map_err(ProbeError::io("listening"))?;
             listeners.push(listener);
         }
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>();
+        let addresses = listeners
+            .iter()
+            .map(TcpListener::local_addr)
+            .collect::<Result<_, _>>();
         Ok(Self {
             addresses: addresses.map_err(ProbeError::io("listening"))?,
             listeners,
@@ -290,7 +293,9 @@ fn greet(stream: TcpStream, inner: &Arc<Inner>) {
         }
     };
     // Without a thread the connection is closed.
-    let _ = std::thread::Builder::new().name("probe-session".into()).spawn(body);
+    let _ = std::thread::Builder::new()
+        .name("probe-session".into())
+        .spawn(body);
 }
 
 fn serve_test(
@@ -303,7 +308,8 @@ fn serve_test(
     let asked = control.receive_json("the client's parameters");
     let params = asked.and_then(|object| Params::from_json(&object));
     let params = params.inspect_err(|e| refuse(control, e))?;
-    check(&params, &inner.limits).inspect_err(|(number, _)| drop(control.send_error(*number)))
+    check(&params, &inner.limits)
+        .inspect_err(|(number, _)| drop(control.send_error(*number)))
         .map_err(|(_, e)| e)?;
     let made = accept_streams(inner, cookie, &params, control).inspect_err(|e| {
         if !matches!(e, ProbeError::Ended { .. } | ProbeError::Closed { .. }) {
@@ -526,7 +532,11 @@ fn set_up_tcp(stream: &TcpStream, params: &Params) -> io::Result<()> {
     if let Some(bytes) = params.window_bytes {
         set_buffers(stream, bytes)?;
     }
-    match params.congestion.as_deref().map(|name| set_congestion(stream, name)) {
+    match params
+        .congestion
+        .as_deref()
+        .map(|name| set_congestion(stream, name))
+    {
         // As iperf3: the results name what was used.
         Some(Err(e)) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Some(done) => done,

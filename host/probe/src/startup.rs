@@ -138,9 +138,15 @@ mod tests {
     #[test]
     fn a_ramp_of_two_seconds_is_found() {
         // Ten times slower for two seconds.
-        let full = curve(100, |t| if t < 20 { t * 1000 } else { 20_000 + (t - 20) * 10_000 })
-            .full_rate(0)
-            .expect("a rate");
+        let full = curve(100, |t| {
+            if t < 20 {
+                t * 1000
+            } else {
+                20_000 + (t - 20) * 10_000
+            }
+        })
+        .full_rate(0)
+        .expect("a rate");
         assert_eq!(full.time_to_full_rate_s, 2.1);
         assert_eq!(full.plateau_goodput_bps, 800_000);
     }
@@ -148,7 +154,13 @@ mod tests {
     #[test]
     fn a_burst_within_a_round_trip_is_not_the_full_rate() {
         // RTT 400 ms: a burst in every fourth step. Half the plateau's bytes each, for two seconds.
-        let bytes = |t: u64| if t < 20 { t.div_ceil(4) * 20_000 } else { 100_000 + (t - 20) * 10_000 };
+        let bytes = |t: u64| {
+            if t < 20 {
+                t.div_ceil(4) * 20_000
+            } else {
+                100_000 + (t - 20) * 10_000
+            }
+        };
         let curve = curve(100, bytes);
         assert_eq!(curve.full_rate(0).expect("a rate").time_to_full_rate_s, 0.1);
         let full = curve.full_rate(4 * STEP).expect("a rate");

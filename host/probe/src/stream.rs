@@ -353,7 +353,10 @@ mod tests {
     #[test]
     fn a_quota_is_given_out_once() {
         let quota = Quota::new(250);
-        assert_eq!([quota.take(100), quota.take(100), quota.take(100)], [100, 100, 50]);
+        assert_eq!(
+            [quota.take(100), quota.take(100), quota.take(100)],
+            [100, 100, 50]
+        );
         assert_eq!(quota.take(100), 0);
         quota.give_back(30);
         assert_eq!(quota.take(100), 30);

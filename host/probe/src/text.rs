@@ -12,7 +12,9 @@ pub fn header(params: &Params) -> String {
         Protocol::Tcp => {
             "[ ID] Interval           Transfer    Goodput     Frame level Retr  Cwnd        RTT".into()
         }
-        Protocol::Udp => "[ ID] Interval           Transfer    Goodput     Frame level Jitter      Lost/Total".into(),
+        Protocol::Udp => {
+            "[ ID] Interval           Transfer    Goodput     Frame level Jitter      Lost/Total".into()
+        }
     }
 }
 
@@ -39,13 +41,25 @@ pub fn interval_lines(params: &Params, interval: &Interval) -> Vec<String> {
         .streams
         .iter()
         .map(|span| {
-            let front = front(&span.id.to_string(), span.start_s, span.end_s, span.bytes, span.frame_bytes);
+            let front = front(
+                &span.id.to_string(),
+                span.start_s,
+                span.end_s,
+                span.bytes,
+                span.frame_bytes,
+            );
             format!("{front} {}{note}", tail(span)).trim_end().to_owned()
         })
         .collect();
     if let Some(first) = interval.streams.first().filter(|_| interval.streams.len() > 1) {
         let sum = |get: fn(&StreamSpan) -> u64| interval.streams.iter().map(get).sum::<u64>();
-        let front = front("SUM", first.start_s, first.end_s, sum(|s| s.bytes), sum(|s| s.frame_bytes));
+        let front = front(
+            "SUM",
+            first.start_s,
+            first.end_s,
+            sum(|s| s.bytes),
+            sum(|s| s.frame_bytes),
+        );
         let tail = match params.protocol {
             Protocol::Tcp => format!("{:>4}", sum(|s| s.retransmits)),
             Protocol::Udp => String::new(),
@@ -68,7 +82,8 @@ fn front(id: &str, start_s: f64, end_s: f64, bytes: u64, frame_bytes: u64) -> St
 
 /// The lines at the end of a test.
 pub fn summary_lines(report: &TestReport) -> Vec<String> {
-    let mut lines = vec!["- - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - -".to_owned()];
+    let mut lines =
+        vec!["- - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - -".to_owned()];
     let mut directions = vec![report.sends()];
     if report.params.direction == crate::params::Direction::Both {
         directions.push(!report.sends());
@@ -76,7 +91,9 @@ pub fn summary_lines(report: &TestReport) -> Vec<String> {
     for sends in directions {
         let sum = report.sum(sends);
         let from = if sends { "here" } else { "there" };
-        let again = sum.retransmits.map_or(String::new(), |n| format!(", {n} segments again"));
+        let again = sum
+            .retransmits
+            .map_or(String::new(), |n| format!(", {n} segments again"));
         lines.push(format!(
             "sent from {from}   {} in {:.2} s, {} goodput{again}",
             bytes_text(sum.sent_bytes),
@@ -109,7 +126,9 @@ pub fn summary_lines(report: &TestReport) -> Vec<String> {
         lines.extend(tcp_lines(report));
     }
     if let Some(speed) = report.land_speed_tbm_per_s() {
-        lines.push(format!("land speed       {speed} Tb*m/s (goodput times distance)"));
+        lines.push(format!(
+            "land speed       {speed} Tb*m/s (goodput times distance)"
+        ));
     }
     if report.interrupted {
         lines.push("interrupted: the figures end there".into());

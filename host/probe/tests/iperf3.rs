@@ -34,7 +34,11 @@ fn our_client_tests_against_the_real_server_with_tcp() {
             assert_eq!(report.peer.streams.len(), report.run.streams.len());
             assert_eq!(report.peer.congestion.as_deref(), Some("cubic"));
             assert!(report.peer.extension.is_none());
-            let role = if direction == Direction::Reverse { "sender" } else { "receiver" };
+            let role = if direction == Direction::Reverse {
+                "sender"
+            } else {
+                "receiver"
+            };
             assert!(server.output().contains(role));
         }
     }
@@ -73,7 +77,10 @@ fn our_client_tests_against_the_real_server_with_udp() {
         let report = run(&asked).unwrap_or_else(|e| panic!("{direction:?}: {e}"));
         let sum = report.sum(direction == Direction::Forward);
         assert!(sum.packets > 100, "{direction:?} {sum:?}");
-        assert!(sum.received_bytes >= 1200 * (sum.packets - sum.lost) / 2, "{sum:?}");
+        assert!(
+            sum.received_bytes >= 1200 * (sum.packets - sum.lost) / 2,
+            "{sum:?}"
+        );
         assert!(sum.frame_rate_bps < 10.5e6, "{sum:?}");
         server.output();
     }

@@ -24,7 +24,11 @@ fn both_families_and_directions_move_data_and_both_sides_agree() {
             assert_eq!((report.role, theirs.role), (Role::Client, Role::Server));
             assert_eq!(report.cookie, theirs.cookie);
             let ids: Vec<u32> = report.run.streams.iter().map(|s| s.span.id).collect();
-            let expected: &[u32] = if direction == Direction::Both { &[1, 3, 4, 5] } else { &[1, 3] };
+            let expected: &[u32] = if direction == Direction::Both {
+                &[1, 3, 4, 5]
+            } else {
+                &[1, 3]
+            };
             assert_eq!(ids, expected);
             let ways: &[bool] = match direction {
                 Direction::Forward => &[true],
@@ -92,7 +96,11 @@ fn a_pace_is_the_sum_of_all_streams_at_frame_level() {
         let report = run(&asked).expect("a test");
         let sum = report.sum(direction == Direction::Forward);
         let off = sum.frame_rate_bps / rate.bps() as f64 - 1.0;
-        println!("{protocol:?} {direction:?}: {:.0} bit/s, {:.2} % off", sum.frame_rate_bps, 100.0 * off);
+        println!(
+            "{protocol:?} {direction:?}: {:.0} bit/s, {:.2} % off",
+            sum.frame_rate_bps,
+            100.0 * off
+        );
         assert!(off < 0.03, "{protocol:?} {direction:?}: {}", sum.frame_rate_bps);
         assert!(off > -0.5, "{protocol:?} {direction:?}: {}", sum.frame_rate_bps);
         assert_eq!(report.params.pace, Pace::Frame(BitRate::from_mbps(50)));
@@ -173,13 +181,20 @@ fn limits_of_time_and_bytes_hold() {
         "{too_long:?}"
     );
     assert!(server.report().expect_err("refused").contains("at most 2 s"));
-    let too_much = run(&config(server.address, 0, |p| p.length = Length::Bytes(1_000_001)));
+    let too_much = run(&config(server.address, 0, |p| {
+        p.length = Length::Bytes(1_000_001)
+    }));
     assert!(matches!(too_much, Err(ProbeError::Remote { .. })), "{too_much:?}");
     assert!(server.report().expect_err("refused").contains("at most 1000000"));
     // One that does not say how much it sends is ended on the way.
     let flood = run(&config(server.address, 2000, |_| ()));
     assert!(flood.is_err(), "{flood:?}");
-    assert!(server.report().expect_err("ended").contains("beyond this server's limit"));
+    assert!(
+        server
+            .report()
+            .expect_err("ended")
+            .contains("beyond this server's limit")
+    );
 }
 
 #[test]
@@ -228,7 +243,10 @@ fn a_server_that_stops_tells_its_clients() {
             server.stop();
         }
     });
-    assert!(matches!(ended, Err(ProbeError::Ended { who: "server" })), "{ended:?}");
+    assert!(
+        matches!(ended, Err(ProbeError::Ended { who: "server" })),
+        "{ended:?}"
+    );
     server.report().expect_err("ended");
 }
 

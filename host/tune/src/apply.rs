@@ -85,28 +85,42 @@ impl UndoFile {
 
     /// Reads a file, if there is one, and refuses what this program cannot have written.
     fn load(path: &Path, sysctls: &Sysctls) -> Result<Option<Self>, TuneError> {
-        let io = |source| TuneError::Io { path: path.to_path_buf(), source };
-        let wrong = |why: String| TuneError::Undo { path: path.to_path_buf(), why };
+        let io = |source| TuneError::Io {
+            path: path.to_path_buf(),
+            source,
+        };
+        let wrong = |why: String| TuneError::Undo {
+            path: path.to_path_buf(),
+            why,
+        };
         match std::fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(io(e)),
-            Ok(m) if !m.is_file() || m.len() > MAX_UNDO_BYTES => return Err(wrong("not an undo file".into())),
+            Ok(m) if !m.is_file() || m.len() > MAX_UNDO_BYTES => {
+                return Err(wrong("not an undo file".into()));
+            }
             Ok(_) => {}
         }
         let text = std::fs::read(path).map_err(io)?;
-        let file: Self = serde_json::from_slice(&text).map_err(|e| wrong(format!("not an undo file: {e}")))?;
+        let file: Self =
+            serde_json::from_slice(&text).map_err(|e| wrong(format!("not an undo file: {e}")))?;
         let here = Self::here(sysctls);
         if file.version != here.version {
             return Err(wrong(format!("undo file of version {}, not 1", file.version)));
         }
         if file.boot_id != here.boot_id {
-            return Err(wrong("made before this boot, so nothing of it is in force: delete it".into()));
+            return Err(wrong(
+                "made before this boot, so nothing of it is in force: delete it".into(),
+            ));
         }
         if file.net_namespace != here.net_namespace {
             return Err(wrong("made in another network namespace: use it there".into()));
         }
         if let Some(odd) = file.before.iter().find(|c| !is_ours(c)) {
-            return Err(wrong(format!("not an undo file: `{}` is none of tune's", odd.command())));
+            return Err(wrong(format!(
+                "not an undo file: `{}` is none of tune's",
+                odd.command()
+            )));
         }
         Ok(Some(file))
     }
@@ -114,18 +128,29 @@ impl UndoFile {
     /// Written to a file beside it, flushed, renamed; then the folder is flushed.
     fn store(&self, path: &Path) -> Result<(), TuneError> {
         let store = || -> io::Result<()> {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let folder = path
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             std::fs::create_dir_all(folder)?;
             let mut beside = path.as_os_str().to_owned();
             beside.push(format!(".{}", std::process::id()));
             let mut options = OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&beside)?;
             file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&beside, path)?;
             File::open(folder)?.sync_all()
         };
-        store().map_err(|source| TuneError::Io { path: path.to_path_buf(), source })
+        store().map_err(|source| TuneError::Io {
+            path: path.to_path_buf(),
+            source,
+        })
     }
 }
 
@@ -175,7 +200,11 @@ fn make(change: &Change, sysctls: &Sysctls) -> Outcome {
 /// # Errors
 /// [`TuneError`], with nothing changed. A change that fails is in its [`Outcome`]; the others are made.
 pub fn apply(need: &Need, sysctls: &Sysctls, undo: &Path) -> Result<Vec<Outcome>, TuneError> {
-    let changes: Vec<&Change> = need.items.iter().filter_map(|item| item.change.as_ref()).collect();
+    let changes: Vec<&Change> = need
+        .items
+        .iter()
+        .filter_map(|item| item.change.as_ref())
+        .collect();
     if changes.is_empty() {
         return Ok(Vec::new());
     }
@@ -215,7 +244,12 @@ pub fn undo(sysctls: &Sysctls, undo: &Path) -> Result<Vec<Outcome>, TuneError> {
             why: "no such file: nothing was applied from here, or it was undone".into(),
         });
     };
-    let outcomes: Vec<Outcome> = file.before.iter().rev().map(|change| make(change, sysctls)).collect();
+    let outcomes: Vec<Outcome> = file
+        .before
+        .iter()
+        .rev()
+        .map(|change| make(change, sysctls))
+        .collect();
     if outcomes.iter().all(|o| o.error.is_none()) {
         std::fs::remove_file(undo).map_err(|source| TuneError::Io {
             path: undo.to_path_buf(),

@@ -72,7 +72,13 @@ fn what_was_applied_is_undone_even_after_a_second_time() {
     let host = Host::new(&[(RMEM, "1\t2\t3\n"), (SACK, "0\n")]);
     let (tree, file) = (host.sysctls(), host.undo_file());
     let done = apply(&wants(&[(RMEM, "1 2 30")]), &tree, &file).expect("applied");
-    assert_eq!(done, [Outcome { command: "sysctl -w net.ipv4.tcp_rmem=\"1 2 30\"".into(), error: None }]);
+    assert_eq!(
+        done,
+        [Outcome {
+            command: "sysctl -w net.ipv4.tcp_rmem=\"1 2 30\"".into(),
+            error: None
+        }]
+    );
     assert_eq!(host.get(RMEM), "1 2 30");
     apply(&wants(&[(RMEM, "1 2 300"), (SACK, "1")]), &tree, &file).expect("applied");
     assert_eq!((host.get(RMEM), host.get(SACK)), ("1 2 300".into(), "1".into()));
@@ -101,7 +107,11 @@ fn what_cannot_be_read_is_not_changed_and_what_cannot_be_restored_stays_in_the_f
     let (tree, file) = (host.sysctls(), host.undo_file());
     let missing = "net.ipv4.tcp_wmem";
     let done = apply(&wants(&[(missing, "9"), (RMEM, "4"), (SACK, "1")]), &tree, &file).expect("applied");
-    let failed: Vec<&str> = done.iter().filter(|o| o.error.is_some()).map(|o| o.command.as_str()).collect();
+    let failed: Vec<&str> = done
+        .iter()
+        .filter(|o| o.error.is_some())
+        .map(|o| o.command.as_str())
+        .collect();
     assert_eq!(failed, ["sysctl -w net.ipv4.tcp_wmem=\"9\""]);
     assert_eq!(host.get(RMEM), "4");
     // One of the two goes away before the undo.

@@ -46,13 +46,16 @@ pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && name != "."
         && name != ".."
-        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_graphic() && b != b'/' && b != b':')
 }
 
 /// The interface of the default route, IPv4 before IPv6.
 pub fn default_dev() -> Option<String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    default_dev_v4(&read("/proc/self/net/route")).or_else(|| default_dev_v6(&read("/proc/self/net/ipv6_route")))
+    default_dev_v4(&read("/proc/self/net/route"))
+        .or_else(|| default_dev_v6(&read("/proc/self/net/ipv6_route")))
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, hexadecimal.
@@ -68,8 +71,12 @@ fn default_dev_v4(table: &str) -> Option<String> {
 fn default_dev_v6(table: &str) -> Option<String> {
     table.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let default = words.first().is_some_and(|d| d.bytes().all(|b| b == b'0')) && words.get(1) == Some(&"00");
-        words.get(9).filter(|dev| default && **dev != "lo").map(|dev| (*dev).to_owned())
+        let default =
+            words.first().is_some_and(|d| d.bytes().all(|b| b == b'0')) && words.get(1) == Some(&"00");
+        words
+            .get(9)
+            .filter(|dev| default && **dev != "lo")
+            .map(|dev| (*dev).to_owned())
     })
 }
 
@@ -158,7 +165,12 @@ fn request(message: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteN
 }
 
 fn ioctl_socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+    Ok(socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 /// `struct ethtool_value` (`include/uapi/linux/ethtool.h`).
@@ -172,7 +184,10 @@ fn ethtool_value(socket: &OwnedFd, dev: &str, command: u32) -> io::Result<u32> {
     if !is_name(dev) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut value = EthtoolValue { cmd: command, data: 0 };
+    let mut value = EthtoolValue {
+        cmd: command,
+        data: 0,
+    };
     // SAFETY: `ifreq` is plain old data; all-zero bytes are a valid value of it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // `is_name` bounds the name, so that a NUL is left behind it.
@@ -210,7 +225,13 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        for (name, fits) in [("eth0", true), ("br-lan.7", true), ("", false), ("..", false), ("a/b", false)] {
+        for (name, fits) in [
+            ("eth0", true),
+            ("br-lan.7", true),
+            ("", false),
+            ("..", false),
+            ("a/b", false),
+        ] {
             assert_eq!(is_name(name), fits, "{name}");
         }
         assert!(!is_name("a234567890123456"));

@@ -28,17 +28,49 @@ const QUEUE_FRAMES: std::ops::RangeInclusive<u64> = 1_000..=300_000;
 
 /// Congestion controls that fill a long fat path: their growth does not wait a round trip per segment.
 const FAST_CONTROLS: [&str; 9] = [
-    "cubic", "bbr", "bbr2", "bbr3", "htcp", "bic", "highspeed", "scalable", "illinois",
+    "cubic",
+    "bbr",
+    "bbr2",
+    "bbr3",
+    "htcp",
+    "bic",
+    "highspeed",
+    "scalable",
+    "illinois",
 ];
 
 /// Switches of TCP and what they must be, with the reason.
 const SWITCHES: [(&str, &str, &str); 6] = [
-    ("net.ipv4.tcp_window_scaling", "1", "windows above 64 KiB (RFC 7323)"),
-    ("net.ipv4.tcp_timestamps", "1", "round-trip times of every segment, and sequence numbers that may wrap (RFC 7323)"),
-    ("net.ipv4.tcp_sack", "1", "one loss costs one segment, not a window (RFC 2018)"),
-    ("net.ipv4.tcp_moderate_rcvbuf", "1", "the receive buffer grows by itself up to tcp_rmem"),
-    ("net.ipv4.tcp_no_metrics_save", "1", "one bad connection does not limit the slow start of the next"),
-    ("net.ipv4.tcp_slow_start_after_idle", "0", "a pause of a second does not cost a start-up of seconds"),
+    (
+        "net.ipv4.tcp_window_scaling",
+        "1",
+        "windows above 64 KiB (RFC 7323)",
+    ),
+    (
+        "net.ipv4.tcp_timestamps",
+        "1",
+        "round-trip times of every segment, and sequence numbers that may wrap (RFC 7323)",
+    ),
+    (
+        "net.ipv4.tcp_sack",
+        "1",
+        "one loss costs one segment, not a window (RFC 2018)",
+    ),
+    (
+        "net.ipv4.tcp_moderate_rcvbuf",
+        "1",
+        "the receive buffer grows by itself up to tcp_rmem",
+    ),
+    (
+        "net.ipv4.tcp_no_metrics_save",
+        "1",
+        "one bad connection does not limit the slow start of the next",
+    ),
+    (
+        "net.ipv4.tcp_slow_start_after_idle",
+        "0",
+        "a pause of a second does not cost a start-up of seconds",
+    ),
 ];
 
 /// The parameters that this module may change; an undo file may name no others.
@@ -120,7 +152,11 @@ impl Facts {
 
 fn memory_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    line.split_whitespace()
+        .next()?
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// A change that can be made and taken back.
@@ -217,10 +253,17 @@ pub fn need(request: &Request, facts: &Facts) -> Need {
     }
     let mut items = buffer_items(each, facts);
     items.push(tcp_mem(buffers, facts, &mut notes));
-    let mtu = request.mtu.or(facts.link.as_ref().and_then(|l| l.mtu)).unwrap_or(1500);
+    let mtu = request
+        .mtu
+        .or(facts.link.as_ref().and_then(|l| l.mtu))
+        .unwrap_or(1500);
     let frames = |time: PicoDuration| {
         let frame = u64::from(mtu) + FRAME_EXTRA;
-        request.rate.bytes_in(time).div_ceil(frame).clamp(*QUEUE_FRAMES.start(), *QUEUE_FRAMES.end())
+        request
+            .rate
+            .bytes_in(time)
+            .div_ceil(frame)
+            .clamp(*QUEUE_FRAMES.start(), *QUEUE_FRAMES.end())
     };
     let backlog = frames(BACKLOG_TIME);
     items.push(at_least(
@@ -236,7 +279,10 @@ pub fn need(request: &Request, facts: &Facts) -> Need {
     items.push(congestion(facts));
     match &facts.link {
         Some(link) => items.extend(link_items(link, request, frames(TXQUEUE_TIME))),
-        None => notes.push("no interface was named and there is no default route: queue, MTU and offloads are not looked at".into()),
+        None => notes.push(
+            "no interface was named and there is no default route: queue, MTU and offloads are not looked at"
+                .into(),
+        ),
     }
     Need {
         rate_bps: request.rate.bps(),
@@ -257,7 +303,9 @@ fn sysctl_item(name: &str, wanted: String, ok: bool, reason: String, facts: &Fac
         value: wanted.clone(),
     };
     let reason = match parameter {
-        Some(p) if !ok && !p.writable => format!("{reason}; to be set in the initial network namespace, by root"),
+        Some(p) if !ok && !p.writable => {
+            format!("{reason}; to be set in the initial network namespace, by root")
+        }
         None => format!("{reason}; not to be seen in this network namespace"),
         Some(_) => reason,
     };
@@ -273,7 +321,10 @@ fn sysctl_item(name: &str, wanted: String, ok: bool, reason: String, facts: &Fac
 }
 
 fn at_least(name: &str, wanted: u64, reason: String, facts: &Facts) -> Item {
-    let now = facts.value(name).and_then(numbers).and_then(|n| n.first().copied());
+    let now = facts
+        .value(name)
+        .and_then(numbers)
+        .and_then(|n| n.first().copied());
     let ok = now.is_some_and(|n| n >= wanted);
     sysctl_item(name, wanted.to_string(), ok, reason, facts)
 }
@@ -291,10 +342,17 @@ fn buffer_items(each: u64, facts: &Facts) -> Vec<Item> {
         let reason = format!(
             "autotuning of a {end} goes to three times the window of a stream: Linux offers (buffer - used) / 2"
         );
-        items.push(sysctl_item(name, format!("{} {} {max}", first[0], first[1]), ok, reason, facts));
+        items.push(sysctl_item(
+            name,
+            format!("{} {} {max}", first[0], first[1]),
+            ok,
+            reason,
+            facts,
+        ));
     }
     for name in ["net.core.rmem_max", "net.core.wmem_max"] {
-        let reason = "programs that set their socket buffers themselves (-w, SO_RCVBUF) may go as far".to_owned();
+        let reason =
+            "programs that set their socket buffers themselves (-w, SO_RCVBUF) may go as far".to_owned();
         items.push(at_least(name, each, reason, facts));
     }
     items
@@ -312,7 +370,8 @@ fn tcp_mem(buffers: u64, facts: &Facts, notes: &mut Vec<String>) -> Item {
         now[0].max(pages / 4 * 3),
         now[2].max(pressure.saturating_add(pressure / 2))
     );
-    let reason = "pages of all TCP buffers together; above the second number no buffer grows any more".to_owned();
+    let reason =
+        "pages of all TCP buffers together; above the second number no buffer grows any more".to_owned();
     let mut item = sysctl_item(NAME, wanted, ok, reason, facts);
     if facts.memory_bytes.is_some_and(|memory| buffers > memory / 2) {
         notes.push(format!(
@@ -331,7 +390,10 @@ fn congestion(facts: &Facts) -> Item {
         let all = facts.value(AVAILABLE_CONTROLS).unwrap_or("cubic");
         all.split(' ').any(|n| n == name)
     };
-    let best = ["cubic", "htcp", "bbr"].into_iter().find(|n| has(n)).unwrap_or("cubic");
+    let best = ["cubic", "htcp", "bbr"]
+        .into_iter()
+        .find(|n| has(n))
+        .unwrap_or("cubic");
     let wanted = if ok { now } else { best };
     let reason = "one that grows faster than a segment per round trip; paced, cubic does".to_owned();
     sysctl_item(NAME, wanted.to_owned(), ok, reason, facts)
@@ -339,18 +401,24 @@ fn congestion(facts: &Facts) -> Item {
 
 fn link_items(link: &LinkFacts, request: &Request, txqueuelen: u64) -> Vec<Item> {
     let dev = &link.dev;
-    let item = |what: &str, current: Option<String>, wanted: String, ok, reason: &str, command: Option<String>| Item {
-        name: format!("{dev} {what}"),
-        current,
-        wanted,
-        ok,
-        reason: reason.to_owned(),
-        command: command.filter(|_| !ok),
-        change: None,
-    };
+    let item =
+        |what: &str, current: Option<String>, wanted: String, ok, reason: &str, command: Option<String>| {
+            Item {
+                name: format!("{dev} {what}"),
+                current,
+                wanted,
+                ok,
+                reason: reason.to_owned(),
+                command: command.filter(|_| !ok),
+                change: None,
+            }
+        };
     let frames = u32::try_from(txqueuelen).unwrap_or(u32::MAX);
     let ok = link.txqueuelen.is_some_and(|n| n >= frames);
-    let change = Change::Txqueuelen { dev: dev.clone(), value: frames };
+    let change = Change::Txqueuelen {
+        dev: dev.clone(),
+        value: frames,
+    };
     let mut queue = item(
         "txqueuelen",
         link.txqueuelen.map(|n| n.to_string()),
@@ -362,7 +430,10 @@ fn link_items(link: &LinkFacts, request: &Request, txqueuelen: u64) -> Vec<Item>
     queue.change = (!ok).then_some(change);
     let wanted = request.mtu.unwrap_or(JUMBO_MTU);
     let ok = link.mtu.is_some_and(|mtu| mtu >= wanted);
-    let change = Change::Mtu { dev: dev.clone(), value: wanted };
+    let change = Change::Mtu {
+        dev: dev.clone(),
+        value: wanted,
+    };
     let reason = if request.mtu.is_some() {
         "the path's, as you say: fewer frames, each costs processor time (paper 004)"
     } else {
@@ -378,7 +449,12 @@ fn link_items(link: &LinkFacts, request: &Request, txqueuelen: u64) -> Vec<Item>
         Some(change.command()),
     );
     mtu.change = (!ok && request.mtu.is_some()).then_some(change);
-    let off: Vec<&str> = link.offloads.iter().filter(|(_, on)| !on).map(|(n, _)| n.as_str()).collect();
+    let off: Vec<&str> = link
+        .offloads
+        .iter()
+        .filter(|(_, on)| !on)
+        .map(|(n, _)| n.as_str())
+        .collect();
     let all: Vec<String> = link
         .offloads
         .iter()

@@ -101,7 +101,10 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("net/ipv4")).expect("mkdir");
         std::fs::write(dir.path().join("net/ipv4/tcp_rmem"), "4096\t131072\t6291456\n").expect("write");
         let tree = Sysctls::at(dir.path());
-        assert_eq!(tree.read("net.ipv4.tcp_rmem").expect("value"), "4096 131072 6291456");
+        assert_eq!(
+            tree.read("net.ipv4.tcp_rmem").expect("value"),
+            "4096 131072 6291456"
+        );
         assert_eq!(tree.limit("net.ipv4.tcp_rmem"), Some(6_291_456));
         tree.write("net.ipv4.tcp_rmem", "1 2 3").expect("written");
         assert_eq!(tree.read("net.ipv4.tcp_rmem").expect("value"), "1 2 3");
@@ -115,7 +118,10 @@ mod tests {
 
     #[test]
     fn only_numbers_are_numbers() {
-        assert_eq!(numbers("4096 131072 6291456"), Some(vec![4096, 131_072, 6_291_456]));
+        assert_eq!(
+            numbers("4096 131072 6291456"),
+            Some(vec![4096, 131_072, 6_291_456])
+        );
         assert_eq!(numbers("cubic"), None);
         assert_eq!(numbers(""), None);
         assert_eq!(numbers("-1"), None);

@@ -271,7 +271,10 @@ fn ask(config: ClientConfig, json: bool) -> Result<ExitCode, Failure> {
             printed = output::line(line);
         }
     };
-    print(&format!("Connecting to host {}, port {}", config.host, config.port));
+    print(&format!(
+        "Connecting to host {}, port {}",
+        config.host, config.port
+    ));
     let report = run_client(&config, &stop, &mut |event| match event {
         Event::Connected(connections) => {
             for connection in connections {
@@ -318,7 +321,10 @@ fn addresses(args: &Args) -> Result<(Vec<SocketAddr>, bool), Failure> {
     if !named.is_empty() {
         return Ok((named, false));
     }
-    let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+    let loopback = [
+        IpAddr::from(Ipv4Addr::LOCALHOST),
+        IpAddr::from(Ipv6Addr::LOCALHOST),
+    ];
     Ok((loopback.map(|ip| SocketAddr::new(ip, args.port)).to_vec(), true))
 }
 
@@ -334,7 +340,9 @@ fn limits(serving: &Serving) -> Result<Limits, Failure> {
     }
     if let Some(time) = read::<PicoDuration>("--max-time", serving.max_time.as_deref())? {
         if !(PicoDuration::from_secs(1)..=PicoDuration::from_secs(86_400)).contains(&time) {
-            return Err(Failure::usage(format!("--max-time {time}: from 1s to 24h is valid")));
+            return Err(Failure::usage(format!(
+                "--max-time {time}: from 1s to 24h is valid"
+            )));
         }
         limits.time = time.to_std();
     }
@@ -372,7 +380,10 @@ fn serve(args: &Args) -> Result<ExitCode, Failure> {
     signal::on_stop(move || stop.store(true, Ordering::Release))?;
     let shown: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
     if json {
-        eprintln!("{}", serde_json::json!({"event": "listening", "addresses": shown}));
+        eprintln!(
+            "{}",
+            serde_json::json!({"event": "listening", "addresses": shown})
+        );
     } else {
         eprintln!("kuroshio: probe server on {}", shown.join(", "));
     }
@@ -391,7 +402,8 @@ fn tell(event: &ServerEvent<'_>, json: bool) -> Result<(), Failure> {
             let peer = peer.map_or_else(|| "a client".to_owned(), |p| p.to_string());
             if json {
                 let text = error.to_string();
-                let line = serde_json::json!({"event": "failed", "session": session, "peer": peer, "error": text});
+                let line =
+                    serde_json::json!({"event": "failed", "session": session, "peer": peer, "error": text});
                 eprintln!("{line}");
             } else {
                 eprintln!("kuroshio: test {session} with {peer}: {error}");

@@ -131,7 +131,9 @@ fn request(args: &Args) -> Result<Request, Failure> {
         let bytes = parse_bytes(text).map_err(|e| Failure::usage(format!("--mtu: {e}")))?;
         match u32::try_from(bytes) {
             Ok(mtu) if (1280..=65_535).contains(&mtu) => Ok(mtu),
-            _ => Err(Failure::usage(format!("--mtu {text}: from 1280B to 65535B is valid"))),
+            _ => Err(Failure::usage(format!(
+                "--mtu {text}: from 1280B to 65535B is valid"
+            ))),
         }
     });
     Ok(Request {
@@ -152,7 +154,8 @@ fn undo_file(args: &Args) -> Result<PathBuf, Failure> {
             .filter(|p| p.is_absolute())
     };
     let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local").join("state")));
-    let none = || Failure::usage("no place for the undo file: give --undo-file FILE, or set HOME or XDG_STATE_HOME");
+    let none =
+        || Failure::usage("no place for the undo file: give --undo-file FILE, or set HOME or XDG_STATE_HOME");
     Ok(base.ok_or_else(none)?.join("kuroshio").join("tune-undo.json"))
 }
 
@@ -164,7 +167,11 @@ fn show(need: &Need) -> Result<(), Failure> {
     for item in &need.items {
         let mark = if item.ok { "ok  " } else { "need" };
         let current = item.current.as_deref().unwrap_or("(not to be seen)");
-        let wanted = if item.ok { String::new() } else { format!(" -> {}", item.wanted) };
+        let wanted = if item.ok {
+            String::new()
+        } else {
+            format!(" -> {}", item.wanted)
+        };
         output::line(&format!("{mark} {}: {current}{wanted}", item.name))?;
         if !item.ok {
             output::line(&format!("       {}", item.reason))?;
