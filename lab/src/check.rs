@@ -131,6 +131,15 @@ pub enum What {
         /// Least ratio of the largest window to the mean.
         times_mean: f64,
     },
+    /// Rate of all streams at frame level from the first frame's start to the last one's.
+    PacedRate {
+        /// Phase.
+        phase: String,
+        /// The rate, Mbps.
+        mbps: f64,
+        /// Greatest relative distance from it.
+        within: f64,
+    },
     /// Most frame bytes of all streams that left the shapers in any window, by scheduled stamps.
     ScheduledPeak {
         /// Phase.
@@ -169,6 +178,7 @@ impl CheckSpec {
             | What::WindowsInRange { phase, .. }
             | What::WindowsNearMean { phase, .. }
             | What::WindowPeak { phase, .. }
+            | What::PacedRate { phase, .. }
             | What::ScheduledPeak { phase, .. } => vec![phase],
             What::MeanShare { phase, of, .. } => vec![phase, of],
         }
@@ -203,6 +213,12 @@ impl CheckSpec {
                 ..
             } => {
                 return Err("want at_least_mbps or at_most_mbps".into());
+            }
+            What::PacedRate { mbps, within, .. } => {
+                return match *mbps > 0.0 && *within > 0.0 {
+                    true => Ok(()),
+                    false => Err("want mbps and within above zero".into()),
+                };
             }
             What::ScheduledPeak { width, .. } => (width.ns(), 0, u64::MAX),
             What::Mean { from, to, .. } | What::MeanShare { from, to, .. } => (1, from.ns(), to.ns()),
@@ -366,6 +382,18 @@ impl What {
                         mean * 8e3 / width.ns().max(1) as f64
                     ),
                     v >= *times_mean,
+                ))
+            }
+            What::PacedRate {
+                phase,
+                mbps: wanted,
+                within,
+            } => {
+                let (v, frames) = find(traces, phase)?.paced_mbps()?;
+                let off = (v / wanted - 1.0).abs();
+                Some((
+                    format!("{v:.6} Mbps over {frames} frames, {:.4} % off", off * 100.0),
+                    off <= *within,
                 ))
             }
             What::ScheduledPeak {

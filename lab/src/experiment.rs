@@ -32,13 +32,14 @@ pub const MAX_FLOWS: usize = 64;
 pub const MAX_PHASE_SECONDS: u64 = 3600;
 
 /// The experiments that are part of the binary: name and file.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("gnet1-collision", include_str!("../gnet1-collision.toml")),
     ("gnet1-unshaped", include_str!("../gnet1-unshaped.toml")),
     ("gnet1-shaped", include_str!("../gnet1-shaped.toml")),
     ("gfarm-burst", include_str!("../gfarm-burst.toml")),
     ("gfarm-ifg", include_str!("../gfarm-ifg.toml")),
     ("psp-bic", include_str!("../psp-bic.toml")),
+    ("psp-range", include_str!("../psp-range.toml")),
 ];
 
 /// An experiment that cannot be used, and why.

@@ -45,7 +45,8 @@ fn every_experiment_is_whole_and_cited() {
             "gnet1-shaped",
             "gfarm-burst",
             "gfarm-ifg",
-            "psp-bic"
+            "psp-bic",
+            "psp-range"
         ]
     );
     for name in names() {
@@ -330,6 +331,26 @@ fn two_streams_collide_in_virtual_time() {
     for c in &run.result.checks {
         assert!(c.ok, "{}: {} [{}]", c.name, c.value, c.bound);
     }
+}
+
+#[test]
+fn a_paced_rate_is_from_first_to_last_frame() {
+    // 1000 bytes every 16 us are 500 Mbps, however long the phase is.
+    let t = [steady("p", 1000, 16_000, 1000 * MS)];
+    let paced = |mbps: f64| {
+        spec(&format!(
+            "kind = 'paced-rate'\nphase = 'p'\nmbps = {mbps:?}\nwithin = 0.001"
+        ))
+    };
+    assert!(eval(&paced(500.0), &t).ok);
+    assert!(eval(&paced(500.4), &t).ok);
+    assert!(!eval(&paced(501.0), &t).ok);
+    assert!(!eval(&paced(499.0), &t).ok);
+    assert!(
+        !eval(&paced(500.0), &[steady("p", 1000, 16_000, 16_000)]).ok,
+        "one frame has no rate"
+    );
+    assert!(paced(0.0).validate().is_err());
 }
 
 #[test]

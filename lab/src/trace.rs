@@ -90,6 +90,17 @@ impl Trace {
         mbps(bytes, width)
     }
 
+    /// Frame-level rate of all streams from the first frame to the last, which does not count, and the
+    /// number of frames; none with fewer than two.
+    pub fn paced_mbps(&self) -> Option<(f64, usize)> {
+        let mut frames: Vec<&Frame> = self.streams.iter().flat_map(|s| &s.frames).collect();
+        frames.sort_by_key(|f| f.t_ns);
+        let (first, last) = (frames.first()?, frames.last()?);
+        let time_ns = u64::try_from(last.t_ns - first.t_ns).ok().filter(|t| *t > 0)?;
+        let bytes: u64 = frames.iter().map(|f| u64::from(f.frame)).sum();
+        Some((mbps(bytes - u64::from(last.frame), time_ns), frames.len()))
+    }
+
     /// Mean rate of one stream between `from_ns` and `to_ns`, Mbps.
     pub fn stream_mean_mbps(&self, stream: usize, level: Level, from_ns: u64, to_ns: u64) -> f64 {
         let width = to_ns.saturating_sub(from_ns).max(1);

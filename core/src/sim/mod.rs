@@ -27,7 +27,7 @@ mod source;
 mod stage;
 
 pub use flow::{FlowId, OnOffFlow, TcpFlow};
-pub use network::{Network, PauseRule, SimError, Totals};
+pub use network::{FLOWS_MAX, HOPS_MAX, Network, PauseRule, STAGES_MAX, SimError, Totals};
 pub use observer::{Meter, Observer, Silent};
 pub use queue::EventQueue;
 pub use random::{Random, split_mix};
