@@ -137,7 +137,7 @@ fn streams_keep_the_order_of_their_connections() {
     let cookie = b"abcdefghijklmnopqrstuvwxyz2345672345\0";
     let mut control = TcpStream::connect(server.address).expect("connected");
     control.set_read_timeout(Some(LONG)).expect("limit");
-    let mut expect = |control: &mut TcpStream, states: &[u8]| {
+    let expect = |control: &mut TcpStream, states: &[u8]| {
         let mut read = vec![0; states.len()];
         control.read_exact(&mut read).expect("states");
         assert_eq!(read, states);
