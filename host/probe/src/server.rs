@@ -8,6 +8,10 @@
 //! accept -> cookie -+- known: a stream of a test that waits for it
 //!                   +- new:   a test of its own, in this thread
 //! ```
+//!
+//! Every connection's cookie is read in a thread of its own, so cookies may come in another order than the
+//! connections. Which stream is which, and in a test both ways who sends on it, is told by the order of the
+//! connections alone: they are numbered when they are accepted, and put in order when all are there.
 
 use crate::client::udp_buffers;
 use crate::error::{ProbeError, code};
@@ -108,13 +112,16 @@ pub enum ServerEvent<'a> {
 /// Takes what a server tells; called from several threads.
 pub type OnEvent = Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>;
 
+/// A stream of a test with its place in the order in which connections were accepted.
+type Accepted = (u64, TcpStream);
+
 struct Inner {
     limits: Limits,
     one_off: bool,
     on: OnEvent,
     stop: Arc<AtomicBool>,
     /// Tests that wait for streams.
-    waiting: Mutex<HashMap<Cookie, Sender<TcpStream>>>,
+    waiting: Mutex<HashMap<Cookie, Sender<Accepted>>>,
     greetings: AtomicU32,
     sessions: AtomicU32,
     numbers: AtomicU32,
@@ -191,6 +198,7 @@ impl Server {
     /// # Errors
     /// When waiting for connections fails for good.
     pub fn serve(&self) -> Result<(), ProbeError> {
+        let mut accepted = 0u64;
         while !self.inner.stop.load(Ordering::Acquire) {
             let mut fds: Vec<PollFd<'_>> = self
                 .listeners
@@ -210,7 +218,8 @@ impl Server {
             for listener in &self.listeners {
                 // A connection that is gone already, or too few descriptors: the others go on.
                 if let Ok((stream, _)) = listener.accept() {
-                    greet(stream, &self.inner);
+                    accepted += 1;
+                    greet(accepted, stream, &self.inner);
                 }
             }
         }
@@ -243,7 +252,7 @@ impl Drop for Place<'_> {
 }
 
 /// Reads the cookie of a connection in a thread of its own.
-fn greet(stream: TcpStream, inner: &Arc<Inner>) {
+fn greet(order: u64, stream: TcpStream, inner: &Arc<Inner>) {
     let shared = Arc::clone(inner);
     let body = move || {
         let inner = &*shared;
@@ -269,7 +278,7 @@ fn greet(stream: TcpStream, inner: &Arc<Inner>) {
         let waiting = lock(&inner.waiting).get(&cookie).cloned();
         if let Some(test) = waiting {
             // A test that has all its streams takes no more.
-            let _ = test.send(stream);
+            let _ = test.send((order, stream));
             return;
         }
         let mut control = match Control::new(stream) {
@@ -454,7 +463,7 @@ fn watch(
 struct Waiting<'a> {
     inner: &'a Inner,
     cookie: Cookie,
-    streams: Receiver<TcpStream>,
+    streams: Receiver<Accepted>,
 }
 
 impl<'a> Waiting<'a> {
@@ -494,20 +503,25 @@ fn accept_streams(
         Protocol::Tcp => {
             let waiting = Waiting::register(inner, cookie);
             control.send(State::CreateStreams)?;
+            let mut streams: Vec<Accepted> = Vec::new();
             for _ in 0..params.all_streams() {
-                let stream = waiting
+                let one = waiting
                     .streams
                     .recv_timeout(ANSWER_LIMIT)
                     .map_err(|_| ProbeError::Timeout {
                         what: "a stream of the client",
                         after: ANSWER_LIMIT,
                     })?;
-                if stream.peer_addr().map(|a| a.ip()).ok() != Some(control.peer.ip()) {
+                if one.1.peer_addr().map(|a| a.ip()).ok() != Some(control.peer.ip()) {
                     return Err(ProbeError::Protocol("a stream from another address".into()));
                 }
-                set_up_tcp(&stream, params).map_err(ProbeError::io("a stream's options"))?;
-                add(DataSocket::Tcp(stream));
+                set_up_tcp(&one.1, params).map_err(ProbeError::io("a stream's options"))?;
+                streams.push(one);
             }
+            streams.sort_by_key(|(order, _)| *order);
+            streams
+                .into_iter()
+                .for_each(|(_, stream)| add(DataSocket::Tcp(stream)));
         }
         Protocol::Udp => {
             let _door = lock(&inner.udp_door);

@@ -130,6 +130,48 @@ fn udp_counts_what_arrives() {
     assert_eq!(sum.sent_bytes % 1000, 0);
 }
 
+/// Cookies that come in another order than the connections do not swap the streams.
+#[test]
+fn streams_keep_the_order_of_their_connections() {
+    let server = Ours::start("127.0.0.1:0", Limits::default());
+    let cookie = b"abcdefghijklmnopqrstuvwxyz2345672345\0";
+    let mut control = TcpStream::connect(server.address).expect("connected");
+    control.set_read_timeout(Some(LONG)).expect("limit");
+    let expect = |control: &mut TcpStream, states: &[u8]| {
+        let mut read = vec![0; states.len()];
+        control.read_exact(&mut read).expect("states");
+        assert_eq!(read, states);
+    };
+    control.write_all(cookie).expect("cookie");
+    expect(&mut control, &[9]);
+    let text = br#"{"tcp":true,"bidirectional":true,"parallel":2,"time":1}"#;
+    control
+        .write_all(&u32::try_from(text.len()).expect("short").to_be_bytes())
+        .expect("length");
+    control.write_all(text).expect("parameters");
+    expect(&mut control, &[10]);
+    let mut streams: Vec<TcpStream> = (0..4)
+        .map(|_| TcpStream::connect(server.address).expect("connected"))
+        .collect();
+    for stream in streams.iter_mut().rev() {
+        stream.write_all(cookie).expect("cookie");
+    }
+    expect(&mut control, &[1, 2]);
+    // The server sends on the second half, and on nothing else.
+    for (index, stream) in streams.iter_mut().enumerate() {
+        if index >= 2 {
+            stream.set_read_timeout(Some(LONG)).expect("limit");
+            stream.read_exact(&mut [0]).expect("data");
+        } else {
+            stream.set_nonblocking(true).expect("mode");
+            let nothing = stream.read(&mut [0]).expect_err("no data");
+            assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "stream {index}");
+        }
+    }
+    control.write_all(&[12]).expect("the end");
+    server.report().expect_err("ended by the client");
+}
+
 #[test]
 fn several_tests_run_at_once_and_no_more_than_the_limit() {
     let limits = Limits {
