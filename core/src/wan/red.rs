@@ -211,4 +211,30 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn refusals_are_spread_and_not_by_chance_alone() {
+        let config = Red {
+            min: FrameBytes::new(10_000),
+            max: FrameBytes::new(30_000),
+            max_p: Ratio::new(1, 10).unwrap_or(Ratio::ZERO),
+            weight_log2: 0,
+            mean_frame: FrameBytes::new(1_000),
+            ecn: false,
+        };
+        // p_b is 1/20: the gaps are equally likely up to 20, where independent refusals often leave 60.
+        let mut average = Average::new(config, 4);
+        let (mut gap, mut gaps) = (0u64, [0u64; 21]);
+        for _ in 0..100_000 {
+            average.arrive(FrameBytes::new(20_000), PicoDuration::ZERO, PicoDuration::ZERO);
+            gap += 1;
+            if average.judge() == Verdict::Drop {
+                gaps[gap as usize] += 1;
+                gap = 0;
+            }
+        }
+        let refused: u64 = gaps.iter().sum();
+        assert!((9_500..11_000).contains(&refused), "{refused}");
+        assert!(gaps[1..20].iter().all(|n| *n > refused / 30), "{gaps:?}");
+    }
 }
