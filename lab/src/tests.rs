@@ -95,7 +95,7 @@ fn wrong_files_say_what_is_wrong() {
         ("phase = \"gap\"", "phase = \"gone\"", "gone"),
         ("port = \"node1/eth0\"", "port = \"node9/eth0\"", "node9/eth0"),
         ("port = \"node1/eth0\"", "port = \"node1\"", "HOST/PORT"),
-        ("congestion = \"reno\"", "", "congestion"),
+        ("congestion = \"highspeed\"", "", "congestion"),
         ("kind = \"mean\"", "kind = \"means\"", "means"),
         ("at_most = 0", "", "at_most"),
     ] {
