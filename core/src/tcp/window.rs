@@ -39,6 +39,16 @@ impl Window {
         }
     }
 
+    /// What is left of an ACK's segments for congestion avoidance: all of them outside of slow start.
+    #[inline]
+    pub fn beyond_slow_start(&mut self, acked: u32) -> u32 {
+        if self.in_slow_start() {
+            self.slow_start(acked)
+        } else {
+            acked
+        }
+    }
+
     /// Slow start for an ACK of `acked` segments; returns the segments that are left for congestion
     /// avoidance.
     #[inline]

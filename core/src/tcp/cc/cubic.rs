@@ -152,11 +152,9 @@ impl CongestionControl for Cubic {
     #[inline]
     fn increase(&mut self, window: &mut Window, acked: &Acked) {
         let mut acked = *acked;
-        if window.in_slow_start() {
-            acked.segments = window.slow_start(acked.segments);
-            if acked.segments == 0 {
-                return;
-            }
+        acked.segments = window.beyond_slow_start(acked.segments);
+        if acked.segments == 0 {
+            return;
         }
         self.update(window.cwnd, &acked);
         window.grow(self.every, acked.segments);

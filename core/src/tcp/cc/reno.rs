@@ -16,12 +16,9 @@ pub struct Reno;
 impl CongestionControl for Reno {
     #[inline]
     fn increase(&mut self, window: &mut Window, acked: &Acked) {
-        let mut segments = acked.segments;
-        if window.in_slow_start() {
-            segments = window.slow_start(segments);
-            if segments == 0 {
-                return;
-            }
+        let segments = window.beyond_slow_start(acked.segments);
+        if segments == 0 {
+            return;
         }
         window.grow(window.cwnd, segments);
     }

@@ -1,6 +1,6 @@
 //! How many frames per second of wall time the simulator carries on one core.
 //!
-//! `cargo run --release -p kuroshio-core --example sim_rate [VIRTUAL_SECONDS]`
+//! `cargo run --release -p kuroshio-lab --example sim_rate [VIRTUAL_SECONDS]`
 //!
 //! Counted is every frame emitted by an end, data and ACKs; each passes four stages (TCP) or three
 //! (frames by the clock).
