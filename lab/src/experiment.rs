@@ -20,7 +20,9 @@ use kuroshio_core::units::{BitRate, PicoDuration, parse_bytes};
 use serde::Deserialize;
 
 use crate::check::CheckSpec;
+use crate::compare::Ours;
 use crate::sim::Settings;
+use crate::variant::Today;
 
 /// Largest experiment file read.
 pub const MAX_FILE_BYTES: usize = 256 * 1024;
@@ -32,7 +34,7 @@ pub const MAX_FLOWS: usize = 64;
 pub const MAX_PHASE_SECONDS: u64 = 3600;
 
 /// The experiments that are part of the binary: name and file.
-const FILES: [(&str, &str); 7] = [
+const FILES: &[(&str, &str)] = &[
     ("gnet1-collision", include_str!("../gnet1-collision.toml")),
     ("gnet1-unshaped", include_str!("../gnet1-unshaped.toml")),
     ("gnet1-shaped", include_str!("../gnet1-shaped.toml")),
@@ -40,6 +42,7 @@ const FILES: [(&str, &str); 7] = [
     ("gfarm-ifg", include_str!("../gfarm-ifg.toml")),
     ("psp-bic", include_str!("../psp-bic.toml")),
     ("psp-range", include_str!("../psp-range.toml")),
+    ("cross-500", include_str!("../cross-500.toml")),
 ];
 
 /// An experiment that cannot be used, and why.
@@ -128,6 +131,9 @@ pub struct Figure {
     pub name: String,
     /// The printed value with its unit.
     pub value: String,
+    /// Which of our figures stands beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ours: Option<Ours>,
 }
 
 /// One parameter and where it is from.
@@ -182,6 +188,9 @@ pub struct Flow {
     /// Effective window: the most payload bytes on the way (TCP).
     #[serde(default)]
     pub window: Option<Bytes>,
+    /// TCP-internal pacing (`SO_MAX_PACING_RATE`), frame level (TCP).
+    #[serde(default)]
+    pub pacing: Option<Rate>,
     /// Frame-level rate while on (UDP).
     #[serde(default)]
     pub rate: Option<Rate>,
@@ -235,6 +244,9 @@ pub struct Phase {
     /// The testbed's topology with the shapers in place; made from `[topology]` when parsed.
     #[serde(skip)]
     pub topology_toml: String,
+    /// The time its figures are of, where no check of its own says so: from and to, ns.
+    #[serde(skip)]
+    pub looked_at_ns: Option<(u64, u64)>,
 }
 
 /// An experiment.
@@ -262,19 +274,33 @@ pub struct Experiment {
     /// Remarks that go into every result.
     #[serde(default)]
     pub notes: Vec<String>,
-    topology: toml::Table,
+    /// The topology as it stands in the file.
+    pub(crate) topology: toml::Table,
     /// How it is run.
     #[serde(default = "every_mode")]
     pub modes: Vec<Mode>,
     /// Parameters of the simulator.
     #[serde(default)]
     pub sim: Settings,
+    /// How it is run with today's congestion controls.
+    #[serde(default)]
+    pub today: Option<Today>,
     /// Its runs.
     #[serde(rename = "phase")]
     pub phases: Vec<Phase>,
     /// What must hold.
     #[serde(rename = "check")]
     pub checks: Vec<CheckSpec>,
+    /// Empty for the paper's own set-up, else how this one differs (see [`crate::variant`]).
+    #[serde(skip)]
+    pub variant: String,
+}
+
+impl Experiment {
+    /// The testbed's topology without any phase's shapers.
+    pub(crate) fn bare_topology(&self) -> String {
+        toml::to_string(&self.topology).unwrap_or_default()
+    }
 }
 
 /// The names of all experiments.
@@ -332,6 +358,9 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
     }
     if e.modes.is_empty() {
         return Err(fail("modes: want live, sim or both".into()));
+    }
+    if let Some(today) = &e.today {
+        today.validate(&e).map_err(|m| fail(format!("today: {m}")))?;
     }
     for c in &e.checks {
         for phase in c.phases() {

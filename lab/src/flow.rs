@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use kuroshio_clock::{now_ns, sleep_until};
-use kuroshio_sock::{ConnectOptions, TcpInfo};
+use kuroshio_sock::{ConnectOptions, TcpInfo, Trim};
 use serde::Serialize;
 
 use crate::experiment::{Flow, Kind};
@@ -199,9 +199,13 @@ fn send_tcp(flow: &Flow, to: SocketAddr, times: Times) -> io::Result<Sent> {
     };
     let buffer = vec![0; BUFFER];
     let mut next_ns = times.zero_ns;
+    let mut trim = Trim::default();
     loop {
         let now = now_ns();
         if now >= next_ns || now >= times.end_ns {
+            if let Some(rate) = &flow.pacing {
+                kuroshio_sock::keep_pacing(&stream, Some(rate.value), &mut trim)?;
+            }
             let info = kuroshio_sock::tcp_info(&stream)?;
             sent.samples.push(sample(&info, now - times.zero_ns));
             sent.retrans_segments = info.retrans_segments;

@@ -3,20 +3,24 @@
 //! The way of a run: [`experiment`] (a TOML file: topology, workload, the paper's figure, the checks)
 //! -> [`live`] (namespaces, TCP, the emulator; frames captured at the far port) or [`sim`] (virtual
 //! time) -> [`trace`] (windows) -> [`check`] -> [`result`] (`run.json`, `trace.csv`) and [`page`] (`report.html`, PNG).
+//! [`variant`] runs the same otherwise, [`compare`] sets figures beside the paper's, [`overview`] makes one page of many runs.
 //! [`report`] stands on its own and is used by every verb that shows figures.
 
 mod calibrate;
 pub mod check;
+pub mod compare;
 pub mod experiment;
 pub mod flow;
 pub mod live;
 pub mod measure;
+pub mod overview;
 pub mod page;
 pub mod report;
 pub mod result;
 pub mod sim;
 mod sockopt;
 pub mod trace;
+pub mod variant;
 
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,7 @@ use serde_json::{Map, json};
 
 use crate::calibrate;
 use crate::check::Check;
+use crate::compare;
 use crate::experiment::{Experiment, Mode, Phase};
 use crate::flow::{self, FIRST_PORT, Receiver, Sent, Times};
 use crate::measure;
@@ -141,10 +142,12 @@ pub fn run(e: &Experiment, o: Options, say: &mut dyn FnMut(&str)) -> Result<Run,
         title: e.title.clone(),
         source: format!("{}, {}, {}", e.source.paper, e.source.figure, e.source.section),
         mode: "live".into(),
+        variant: e.variant.clone(),
         scale: e.scale.clone(),
         started_unix_s,
         paper: json!(e.figures),
         settings: json!(e.settings),
+        compared: compare::beside(&e.figures, &measured),
         measured,
         checks,
         instrument,

@@ -14,6 +14,10 @@ const SHARE_MBPS: f64 = 200.0;
 
 /// The time of a phase that its checks look at; the whole phase when none says.
 pub fn looked_at(e: &Experiment, phase: &str, duration_ns: u64) -> (u64, u64) {
+    let stated = e.phases.iter().find(|p| p.name == phase);
+    if let Some(stated) = stated.and_then(|p| p.looked_at_ns) {
+        return stated;
+    }
     e.checks
         .iter()
         .filter(|c| c.phases().contains(&phase))

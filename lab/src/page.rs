@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::compare::Compared;
 use crate::experiment::Experiment;
 use crate::flow::Sent;
 use crate::report::{Align, Color, Plot, Report, Series, StreamWindows, Table, Verdict, width_words};
@@ -57,6 +58,9 @@ pub fn summary(r: &RunResult) -> Report {
         })
         .collect();
     report.tables.push(paper_table(r));
+    if !r.compared.is_empty() {
+        report.tables.push(compared_table(r));
+    }
     for (phase, m) in &r.measured {
         report.tables.push(phase_table(phase, m));
     }
@@ -68,7 +72,7 @@ pub fn summary(r: &RunResult) -> Report {
     report
 }
 
-fn text(v: &Value, key: &str) -> String {
+pub(crate) fn text(v: &Value, key: &str) -> String {
     match v.get(key) {
         Some(Value::String(s)) => s.clone(),
         Some(Value::Number(n)) => n.to_string(),
@@ -76,7 +80,7 @@ fn text(v: &Value, key: &str) -> String {
     }
 }
 
-fn words(title: &str, columns: &[&str]) -> Table {
+pub(crate) fn words(title: &str, columns: &[&str]) -> Table {
     let mut t = Table::new(title, columns);
     for c in &mut t.columns {
         c.1 = Align::Left;
@@ -91,6 +95,38 @@ fn paper_table(r: &RunResult) -> Table {
     }
     t.remark.clone_from(&r.source);
     t
+}
+
+fn compared_table(r: &RunResult) -> Table {
+    let mut t = words(
+        "The paper's figures beside ours",
+        &["figure", "paper", "ours", "distance", "reason, where over 15 %"],
+    );
+    for c in &r.compared {
+        t = t.row(compared_cells(c));
+    }
+    t
+}
+
+/// Name, paper, ours, distance and reason of a compared figure.
+pub(crate) fn compared_cells(c: &Compared) -> [String; 5] {
+    let off = match c.paper == 0.0 {
+        true => String::new(),
+        false => format!("{:+.1} %", c.off * 100.0),
+    };
+    let reason = match (&c.reason, c.is_far()) {
+        (Some(reason), _) => reason.clone(),
+        (None, true) => "none given".into(),
+        (None, false) => String::new(),
+    };
+    let unit = c.figure.rsplit('_').next().unwrap_or_default();
+    [
+        c.name.clone(),
+        format!("{} {unit}", c.paper),
+        format!("{} {unit}", (c.ours * 100.0).round() / 100.0),
+        off,
+        reason,
+    ]
 }
 
 fn settings_table(r: &RunResult) -> Table {
@@ -311,44 +347,4 @@ fn windows_plot(t: &Trace, sent: &[Sent]) -> Option<Plot> {
     p.x_range = Some((0.0, t.duration_ns as f64 / 1e9));
     p.caption = "TCP_INFO of the senders, every 100 ms.".into();
     (!p.series.is_empty()).then_some(p)
-}
-
-/// The report over several results: one row each.
-pub fn overview(results: &[RunResult]) -> Report {
-    let mut report = Report {
-        title: "The papers' experiments, run here".into(),
-        intro: vec![format!(
-            "{} runs. Every run is listed, disturbed ones too; each has its own report in its folder.",
-            results.len()
-        )],
-        ..Report::default()
-    };
-    let mut t = words(
-        "Runs",
-        &[
-            "experiment",
-            "mode",
-            "check",
-            "bound",
-            "measured",
-            "holds",
-            "disturbed",
-        ],
-    );
-    for r in results {
-        for (i, c) in r.checks.iter().enumerate() {
-            let first = |s: &str| if i == 0 { s.to_owned() } else { String::new() };
-            t = t.row([
-                first(&r.experiment),
-                first(&r.mode),
-                c.name.clone(),
-                c.bound.clone(),
-                c.value.clone(),
-                if c.ok { "yes" } else { "NO" }.to_owned(),
-                first(if r.disturbed { &r.disturbed_by } else { "no" }),
-            ]);
-        }
-    }
-    report.tables.push(t);
-    report
 }

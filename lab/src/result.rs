@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::check::Check;
+use crate::compare::Compared;
 use crate::experiment::Experiment;
 use crate::trace::Trace;
 
@@ -25,6 +26,9 @@ pub struct RunResult {
     pub source: String,
     /// `live`: real TCP in namespaces over the emulator, wall clock; `sim`: virtual time.
     pub mode: String,
+    /// Empty for the paper's set-up, else how this run differs: `today`, or the TCP stack asked for.
+    #[serde(default)]
+    pub variant: String,
     /// `1` at the paper's own size, else a fraction.
     pub scale: String,
     /// When the run began, seconds since 1970.
@@ -35,6 +39,9 @@ pub struct RunResult {
     pub settings: Value,
     /// What was measured, by phase; units in names.
     pub measured: Map<String, Value>,
+    /// Measured figures beside the paper's.
+    #[serde(default)]
+    pub compared: Vec<Compared>,
     /// What must hold.
     pub checks: Vec<Check>,
     /// The instrument's own error.

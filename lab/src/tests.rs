@@ -46,7 +46,8 @@ fn every_experiment_is_whole_and_cited() {
             "gfarm-burst",
             "gfarm-ifg",
             "psp-bic",
-            "psp-range"
+            "psp-range",
+            "cross-500"
         ]
     );
     for name in names() {

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::io;
 
+use base64::Engine as _;
+
 use super::{Align, Report, Table, Verdict, plot};
 
 const STYLE: &str = "
@@ -20,7 +22,7 @@ td.n,th.n{text-align:right;padding-left:12px}
 .remark,figcaption{color:#5b667a;font-size:13px;max-width:90ch}
 .ok{color:#0d7a3f;font-weight:600}.bad{color:#b3261e;font-weight:600}
 figure{margin:26px 0 0}
-figure svg{width:100%;height:auto;display:block;border:1px solid #e3e7ee;border-radius:4px}
+figure svg,figure img{width:100%;height:auto;display:block;border:1px solid #e3e7ee;border-radius:4px}
 .wide{overflow-x:auto}
 li{max-width:86ch;margin:3px 0}
 @media print{body{padding:0}figure{break-inside:avoid}}
@@ -69,6 +71,17 @@ pub(super) fn page(r: &Report) -> io::Result<String> {
             let _ = writeln!(h, "<figcaption>{}</figcaption>", escape(&p.caption));
         }
         h.push_str("</figure>\n");
+    }
+    for p in &r.pictures {
+        if !p.title.is_empty() {
+            let _ = writeln!(h, "<h2>{}</h2>", escape(&p.title));
+        }
+        let _ = writeln!(
+            h,
+            "<figure><img alt=\"{0}\" src=\"data:image/png;base64,{1}\"><figcaption>{0}</figcaption></figure>",
+            escape(&p.caption),
+            base64::engine::general_purpose::STANDARD.encode(&p.png)
+        );
     }
     for t in r.tables.iter().filter(|t| t.after_plots) {
         table(&mut h, t);

@@ -22,6 +22,8 @@ pub use plot::{MAX_COLUMNS, decimate};
 
 /// Most plots one report takes.
 pub const MAX_PLOTS: usize = 64;
+/// Most bytes of pictures that one report takes.
+pub const MAX_PICTURE_BYTES: usize = 64 << 20;
 
 /// A report to be written with [`Report::write`].
 #[derive(Debug, Clone, Default)]
@@ -36,6 +38,8 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// Plots, in order.
     pub plots: Vec<Plot>,
+    /// Pictures made before, in order, behind the plots.
+    pub pictures: Vec<Picture>,
     /// Closing remarks, plain text, as a list.
     pub notes: Vec<String>,
 }
@@ -51,6 +55,17 @@ pub struct Verdict {
     pub value: String,
     /// Whether the value keeps the bound.
     pub ok: bool,
+}
+
+/// A PNG that is laid into the page.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Heading; empty for none.
+    pub title: String,
+    /// Text under it; empty for none.
+    pub caption: String,
+    /// The file's bytes.
+    pub png: Vec<u8>,
 }
 
 /// How a column is set.
@@ -300,6 +315,13 @@ impl Report {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("report of {} plots: at most {MAX_PLOTS}", self.plots.len()),
+            ));
+        }
+        let pictures: usize = self.pictures.iter().map(|p| p.png.len()).sum();
+        if pictures > MAX_PICTURE_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("report with {pictures} bytes of pictures: at most {MAX_PICTURE_BYTES}"),
             ));
         }
         fs::create_dir_all(dir)?;

@@ -50,6 +50,11 @@ fn sample() -> Report {
                 .row(["second", "177.1", "12"]),
         ],
         plots: vec![plot],
+        pictures: vec![Picture {
+            title: "Another run".into(),
+            caption: "a <picture> made before".into(),
+            png: b"\x89PNG".to_vec(),
+        }],
         notes: vec!["Taken in a test.".into()],
     }
 }
@@ -60,6 +65,8 @@ fn writes_one_file_that_needs_nothing_else() {
     let path = sample().write(dir.path()).expect("report");
     let text = std::fs::read_to_string(&path).expect("page");
     assert!(text.len() < 2_000_000, "{} bytes", text.len());
+    // A picture is inside the page itself.
+    let text = text.replace("src=\"data:image/png;base64,", "");
     for outside in [
         "http:", "https:", "src=", "href=", "@import", "url(", "<script", "<link",
     ] {
@@ -71,6 +78,8 @@ fn writes_one_file_that_needs_nothing_else() {
         "&lt;streams&gt;",
         "first &amp; one",
         "416.7",
+        "iVBORw==",
+        "a &lt;picture&gt; made before",
         "class=\"bad\">NO",
     ] {
         assert!(text.contains(inside), "page lacks {inside}");

@@ -150,8 +150,9 @@ fn tcp(
         fast_alpha: s.fast_alpha.unwrap_or(FAST_ALPHA),
         start: PicoTime::from_ns(f.start.ns()),
         send_buffer: s.send_buffer.as_ref().map_or(u64::MAX, |v| v.value),
-        pacing: match s.pace {
-            Some(Pace::TcpWindow) => Pacing::Window,
+        pacing: match (&f.pacing, s.pace) {
+            (Some(rate), _) => Pacing::Rate(rate.value),
+            (None, Some(Pace::TcpWindow)) => Pacing::Window,
             _ => Pacing::None,
         },
         local_congestion: s.local_congestion.map(Into::into).unwrap_or_default(),

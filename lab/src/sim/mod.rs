@@ -26,6 +26,7 @@ use serde_json::{Map, Value, json};
 use self::build::Built;
 use self::record::Record;
 use crate::check::{Check, CheckSpec, What};
+use crate::compare;
 use crate::experiment::{Experiment, Mode, Phase};
 use crate::flow::{Sample, Sent};
 use crate::live::Run;
@@ -118,10 +119,12 @@ pub fn run(e: &Experiment, say: &mut dyn FnMut(&str)) -> Result<Run, SimError> {
         title: e.title.clone(),
         source: format!("{}, {}, {}", e.source.paper, e.source.figure, e.source.section),
         mode: "sim".into(),
+        variant: e.variant.clone(),
         scale: e.scale.clone(),
         started_unix_s,
         paper: json!(e.figures),
         settings: json!(e.settings),
+        compared: compare::beside(&e.figures, &measured),
         measured,
         checks,
         instrument: Instrument {

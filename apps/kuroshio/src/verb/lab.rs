@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use kuroshio_lab::experiment::{self, Experiment, Mode};
 use kuroshio_lab::live::{self, Options};
+use kuroshio_lab::overview;
 use kuroshio_lab::page;
 use kuroshio_lab::result::{RunResult, write_trace};
 use kuroshio_lab::sim;
+use kuroshio_lab::variant;
 use kuroshio_testbed::isolate;
 
 use crate::error::Failure;
@@ -63,6 +65,12 @@ struct RunArgs {
     /// In a virtual machine with its own kernel
     #[arg(long)]
     vm: bool,
+    /// The same path with CUBIC, BBR (live) and TCP-internal pacing instead of the paper's TCP
+    #[arg(long, conflicts_with = "stack")]
+    today: bool,
+    /// TCP stack of the simulator, `linux-2.6.14` or `modern`, with the live run's congestion control
+    #[arg(long, value_name = "NAME", requires = "sim")]
+    stack: Option<String>,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -133,6 +141,7 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
         )));
     }
     let mode = if args.sim { Mode::Sim } else { Mode::Live };
+    let e = varied(e, args, mode).map_err(|m| Failure::usage(format!("lab run {}: {m}", args.name)))?;
     if !e.modes.contains(&mode) {
         let other = if args.sim { "--live" } else { "--sim" };
         return Err(Failure::usage(format!(
@@ -163,12 +172,32 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     finish(args, &e, &run)
 }
 
+/// The experiment as it is asked for.
+fn varied(e: Experiment, args: &RunArgs, mode: Mode) -> Result<Experiment, String> {
+    if args.today {
+        return variant::today(&e, mode);
+    }
+    match &args.stack {
+        None => Ok(e),
+        Some(stack) => {
+            let other = variant::with_stack(&e, stack);
+            for p in &other.phases {
+                p.sim.stack().map_err(|m| format!("--stack: {m}"))?;
+            }
+            Ok(other)
+        }
+    }
+}
+
 /// Keeps and prints what a run left.
 fn finish(args: &RunArgs, e: &Experiment, run: &live::Run) -> Result<ExitCode, Failure> {
-    let name = match run.result.mode.as_str() {
-        "live" => e.name.clone(),
-        mode => format!("{}-{mode}", e.name),
-    };
+    let mut name = e.name.clone();
+    if run.result.mode != "live" {
+        name = format!("{name}-{}", run.result.mode);
+    }
+    if !e.variant.is_empty() {
+        name = format!("{name}-{}", e.variant);
+    }
     let dir = args.out.join(format!("{name}-{}", run.result.started_unix_s));
     let page = keep(e, run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     if args.json {
@@ -195,6 +224,12 @@ fn show(r: &RunResult, page: &Path) {
     for c in &r.checks {
         let word = if c.ok { "holds" } else { "FAILS" };
         print(&format!("  {word}  {}: {} [{}]", c.name, c.value, c.bound));
+    }
+    for c in &r.compared {
+        print(&format!(
+            "  paper {} {}, ours {:.2} ({}, {})",
+            c.name, c.paper, c.ours, c.phase, c.figure
+        ));
     }
     for l in &r.instrument.lateness {
         print(&format!(
@@ -239,10 +274,12 @@ fn report(out: &Path) -> Result<ExitCode, Failure> {
     }
     let runs = dirs
         .iter()
-        .map(|d| RunResult::read(&d.join("run.json")))
+        .map(|d| overview::read(d))
         .collect::<std::io::Result<Vec<_>>>()
         .map_err(fail)?;
-    let page = page::overview(&runs).write(out).map_err(fail)?;
+    let page = overview::overview(&runs)
+        .and_then(|page| page.write(out))
+        .map_err(fail)?;
     print(&page.display().to_string());
     Ok(ExitCode::SUCCESS)
 }

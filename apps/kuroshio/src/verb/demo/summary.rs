@@ -458,5 +458,6 @@ pub fn report(runs: &[RunSummary], outcomes_plots: Vec<Plot>, intro: Vec<String>
             "Lateness: time at which the emulator wrote a frame less its exact departure time.".into(),
             "A run is disturbed by steal, run-queue delay or a canary thread's delay, never by that lateness.".into(),
         ],
+        ..Report::default()
     }
 }
