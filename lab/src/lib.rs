@@ -7,6 +7,7 @@
 
 mod calibrate;
 pub mod check;
+mod check_tcp;
 pub mod experiment;
 pub mod flow;
 pub mod live;
@@ -16,6 +17,7 @@ pub mod report;
 pub mod result;
 pub mod sim;
 mod sockopt;
+pub mod sweep;
 pub mod trace;
 
 #[cfg(test)]

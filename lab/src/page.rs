@@ -8,6 +8,8 @@ use crate::report::{Align, Color, Plot, Report, Series, StreamWindows, Table, Ve
 use crate::result::RunResult;
 use crate::trace::Trace;
 
+/// Most phases with plots of their own, when they are of a sweep.
+const MAX_PLOTTED_PHASES: usize = 8;
 /// Windows of the close view of streams whose wide window is much longer than a round trip.
 const CLOSE_NS: u64 = 2_000_000;
 /// Length of the close view.
@@ -18,8 +20,11 @@ pub fn run_report(e: &Experiment, r: &RunResult, traces: &[Trace], sent: &[Vec<S
     let mut report = summary(r);
     report.intro.insert(0, e.what.trim().to_owned());
     for (i, t) in traces.iter().enumerate() {
+        if !t.vars.is_empty() && traces.len() > MAX_PLOTTED_PHASES {
+            continue;
+        }
         report.plots.push(bandwidth(e, t));
-        if e.meter.wide.ns() > 10 * CLOSE_SPAN_NS / 2 {
+        if e.meter.wide.ns() > 10 * CLOSE_SPAN_NS / 2 && t.bin_ns <= CLOSE_NS {
             report.plots.push(close(e, t));
         }
         if let Some(s) = sent.get(i)

@@ -46,7 +46,12 @@ fn every_experiment_is_whole_and_cited() {
             "gfarm-burst",
             "gfarm-ifg",
             "psp-bic",
-            "psp-range"
+            "psp-range",
+            "sc2003",
+            "lfn-window",
+            "lfn-startup",
+            "lfn-pause",
+            "lfn-real"
         ]
     );
     for name in names() {
@@ -119,8 +124,7 @@ fn drops_are_counted_where_the_check_says() {
             drops: Drops {
                 routers,
                 shapers,
-                ports: 0,
-                loss: 0,
+                ..Drops::default()
             },
             ..Trace::default()
         }]

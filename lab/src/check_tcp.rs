@@ -1,0 +1,190 @@
+//! Checks on what a long fat network does to one stream (paper 004).
+//!
+//! ```text
+//! rise     first t with  bytes in [t, t + width) / width >= share * final mean         seconds
+//! knee     least buffer with  rate >= share * highest rate, between the swept buffers by a straight line;
+//!          expected: 3 * RTT * share * highest rate (payload)                           relative
+//! growth   smoothed RTT at the end - least smoothed RTT                                milliseconds
+//! ```
+
+use std::collections::BTreeMap;
+
+use kuroshio_core::units::{PicoDuration, parse_bytes};
+use serde::Deserialize;
+
+use crate::experiment::{Level, Span};
+use crate::trace::{Trace, mbps};
+
+/// Time until the rate is full.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Rise {
+    /// Phase.
+    pub phase: String,
+    /// Bytes counted.
+    pub level: Level,
+    /// Width of a window.
+    pub width: Span,
+    /// How far a window is from the one before.
+    pub step: Span,
+    /// Share of the final mean that counts as full.
+    pub share: f64,
+    /// Start of the final mean.
+    pub from: Span,
+    /// Its end.
+    pub to: Span,
+    /// Least time, seconds.
+    pub at_least_s: f64,
+    /// Greatest time, seconds.
+    pub at_most_s: f64,
+}
+
+impl Rise {
+    /// Refuses what could not fail or has no window.
+    pub fn validate(&self) -> Result<(), String> {
+        let step = self.step.ns();
+        if step == 0 || self.width.ns() < step || !self.width.ns().is_multiple_of(step) {
+            return Err("want a width that is a multiple of a step above zero".into());
+        }
+        if self.to.ns() <= self.from.ns() || !(0.0..=1.0).contains(&self.share) || self.share == 0.0 {
+            return Err("want a time from before to, and a share above 0 and up to 1".into());
+        }
+        if self.at_least_s > self.at_most_s {
+            return Err("want at_least_s up to at_most_s".into());
+        }
+        Ok(())
+    }
+
+    /// The time in words, and whether it holds.
+    pub fn measure(&self, t: &Trace) -> Option<(String, bool)> {
+        let full = t.mean_mbps(self.level, self.from.ns(), self.to.ns());
+        if full <= 0.0 {
+            return None;
+        }
+        let (step, width) = (self.step.ns(), self.width.ns());
+        let pieces = t.sum_windows(self.level, step, 0, t.duration_ns);
+        let each = usize::try_from(width / step).ok()?;
+        let reached = |w: &[u64]| mbps(w.iter().sum(), width) >= self.share * full;
+        let first = pieces.windows(each).position(reached)?;
+        let s = first as f64 * step as f64 / 1e9;
+        let ok = (self.at_least_s..=self.at_most_s).contains(&s);
+        Some((
+            format!("{s:.1} s to {:.0} % of {full:.0} Mbps", self.share * 100.0),
+            ok,
+        ))
+    }
+}
+
+/// The buffer from which on the rate is full.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Knee {
+    /// The phases of a sweep that are looked at, by their values.
+    pub select: BTreeMap<String, String>,
+    /// The value that is the round-trip time: one knee for each, 0 left out.
+    pub rtt: String,
+    /// The value that is the buffer.
+    pub buffer: String,
+    /// Start of the mean.
+    pub from: Span,
+    /// Its end.
+    pub to: Span,
+    /// Share of the highest rate that counts as full.
+    pub share: f64,
+    /// Greatest relative distance from three times bandwidth times delay.
+    pub within: f64,
+}
+
+impl Knee {
+    /// Refuses what could not fail.
+    pub fn validate(&self) -> Result<(), String> {
+        let whole =
+            self.to.ns() > self.from.ns() && self.within > 0.0 && self.share > 0.0 && self.share <= 1.0;
+        match whole {
+            true => Ok(()),
+            false => Err("want a time, a share above 0 and up to 1, and within above zero".into()),
+        }
+    }
+
+    /// Buffer in bytes and goodput in bit/s of the selected phases, by RTT in seconds.
+    fn points(&self, traces: &[Trace]) -> Option<Vec<(f64, Vec<(f64, f64)>)>> {
+        let mut groups: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
+        for t in traces {
+            if !self.select.iter().all(|(k, v)| t.vars.get(k) == Some(v)) {
+                continue;
+            }
+            let rtt = t.vars.get(&self.rtt)?.parse::<PicoDuration>().ok()?.as_ns() as f64 / 1e9;
+            let buffer = parse_bytes(t.vars.get(&self.buffer)?).ok()? as f64;
+            let rate = t.mean_mbps(Level::Goodput, self.from.ns(), self.to.ns()) * 1e6;
+            match groups.iter_mut().find(|g| g.0 == rtt) {
+                Some(group) => group.1.push((buffer, rate)),
+                None => groups.push((rtt, vec![(buffer, rate)])),
+            }
+        }
+        groups.retain(|g| g.0 > 0.0);
+        Some(groups)
+    }
+
+    /// The worst knee in words, and whether all hold.
+    pub fn measure(&self, traces: &[Trace]) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut ok = true;
+        for (rtt, mut points) in self.points(traces)? {
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let top = points.iter().map(|p| p.1).fold(0.0, f64::max);
+            let full = self.share * top;
+            let expected = 3.0 * rtt * full / 8.0;
+            let pair = points.windows(2).find_map(|w| match w {
+                [a, b] if a.1 < full && b.1 >= full => Some((*a, *b)),
+                _ => None,
+            })?;
+            let ((b0, r0), (b1, r1)) = pair;
+            let knee = b0 + (b1 - b0) * (full - r0) / (r1 - r0);
+            let off = knee / expected - 1.0;
+            ok &= off.abs() <= self.within;
+            words.push(format!(
+                "{:.0} ms: {:.1} MB, {:+.1} %",
+                rtt * 1e3,
+                knee / 1e6,
+                off * 100.0
+            ));
+        }
+        (!words.is_empty()).then(|| (words.join("; "), ok))
+    }
+}
+
+/// How much the round trip grew.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RttGrowth {
+    /// Phase.
+    pub phase: String,
+    /// Least growth of any stream, ms.
+    pub at_least_ms: f64,
+    /// Greatest growth of any stream, ms.
+    pub at_most_ms: f64,
+}
+
+impl RttGrowth {
+    /// Refuses bounds that nothing can meet.
+    pub fn validate(&self) -> Result<(), String> {
+        match self.at_least_ms <= self.at_most_ms {
+            true => Ok(()),
+            false => Err("want at_least_ms up to at_most_ms".into()),
+        }
+    }
+
+    /// The growth in words, and whether it holds.
+    pub fn measure(&self, t: &Trace) -> Option<(String, bool)> {
+        let growths: Vec<(f64, f64)> = t
+            .rtts_us
+            .iter()
+            .map(|(least, last)| (f64::from(*least) / 1e3, f64::from(last - least) / 1e3))
+            .collect();
+        growths.first()?;
+        let ok = growths
+            .iter()
+            .all(|g| (self.at_least_ms..=self.at_most_ms).contains(&g.1));
+        let words = growths
+            .iter()
+            .map(|(least, more)| format!("{least:.1} ms and {more:.2} ms more"));
+        Some((words.collect::<Vec<_>>().join("; "), ok))
+    }
+}
