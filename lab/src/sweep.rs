@@ -11,8 +11,8 @@
 //! ```
 //!
 //! One phase stands for every way to take one entry of each axis, the last axis running first. In every text of the
-//! phase and of `[topology]`, `{key}` is replaced by the value of that key; a key that no entry has is
-//! refused. Checks name the phases that result, or select them by key.
+//! phase and of `[topology]`, `{key}` is replaced by the value of that key; a key that no entry has is refused. What
+//! becomes an empty text so is left out of its table. Checks name the phases that result, or select them by key.
 
 use std::collections::BTreeMap;
 
