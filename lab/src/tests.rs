@@ -96,7 +96,7 @@ fn wrong_files_say_what_is_wrong() {
     for (from, to, says) in [
         ("name = \"gfarm-ifg\"", "name = \"other\"", "other"),
         ("duration = \"27s\"", "duration = \"27\"", "unit"),
-        ("duration = \"27s\"", "duration = \"0s\"", "3600 s"),
+        ("duration = \"27s\"", "duration = \"0s\"", "15000 s"),
         ("wide = \"10s\"", "wide = \"10.001s\"", "multiple"),
         ("phase = \"gap\"", "phase = \"gone\"", "gone"),
         ("port = \"node1/eth0\"", "port = \"node9/eth0\"", "node9/eth0"),
