@@ -87,9 +87,18 @@ impl Sweep {
 /// # Errors
 /// A key without a value.
 pub fn fill(table: &mut toml::Table, vars: &Vars) -> Result<(), String> {
-    table
-        .iter_mut()
-        .try_for_each(|(_, value)| fill_value(value, vars))
+    let mut emptied = Vec::new();
+    for (key, value) in table.iter_mut() {
+        let was_empty = value.as_str() == Some("");
+        fill_value(value, vars)?;
+        if value.as_str() == Some("") && !was_empty {
+            emptied.push(key.clone());
+        }
+    }
+    for key in emptied {
+        table.remove(&key);
+    }
+    Ok(())
 }
 
 fn fill_value(value: &mut toml::Value, vars: &Vars) -> Result<(), String> {
@@ -125,4 +134,55 @@ fn filled(text: &str, vars: &Vars) -> Result<String, String> {
     }
     out.push_str(rest);
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sweep(axis: &str) -> Result<Vec<Phase>, String> {
+        let text = format!(
+            "name = '{{mtu}} {{rtt}}'\naxis = {axis}\n[phase]\nduration = '{{rtt}}'\n[phase.sim]\nprofile = '{{kind}}'\n"
+        );
+        toml::from_str::<Sweep>(&text)
+            .map_err(|m| m.to_string())?
+            .phases()
+    }
+
+    #[test]
+    fn every_entry_of_an_axis_meets_every_entry_of_the_others() {
+        let axis = "[[{mtu = '1500B', kind = ''}, {mtu = '9198B', kind = 'modern'}], [{rtt = '1s'}, {rtt = '2s'}, {rtt = '3s'}]]";
+        let phases = sweep(axis).expect("phases");
+        let names: Vec<&str> = phases.iter().map(|p| p.name.as_str()).collect();
+        let wanted = [
+            "1500B 1s", "1500B 2s", "1500B 3s", "9198B 1s", "9198B 2s", "9198B 3s",
+        ];
+        assert_eq!(names, wanted);
+        assert_eq!(phases[5].duration.ns(), 3_000_000_000);
+        assert_eq!(phases[5].vars["mtu"], "9198B");
+        // What becomes empty is left out.
+        assert_eq!(phases[0].sim.profile, None);
+        assert_eq!(phases[5].sim.profile.as_deref(), Some("modern"));
+    }
+
+    #[test]
+    fn wrong_sweeps_say_what_is_wrong() {
+        let entry = "{mtu = '1', rtt = '1s', kind = ''}";
+        for (axis, says) in [
+            ("[]".to_owned(), "axes"),
+            ("[[]]".to_owned(), "phases"),
+            (format!("[[{entry}], [{{rtt = '2s'}}]]"), "two axes"),
+            ("[[{mtu = '1', kind = ''}]]".to_owned(), "no value for \"rtt\""),
+            ("[[{mtu = '1', rtt = '1', kind = ''}]]".to_owned(), "unit"),
+            (format!("[[{}]]", vec![entry; MAX_PHASES + 1].join(", ")), "256"),
+        ] {
+            let problem = sweep(&axis).expect_err(&axis);
+            assert!(problem.contains(says), "{axis}: {problem}");
+        }
+        assert!(
+            filled("{open", &Vars::new())
+                .expect_err("open")
+                .contains("does not end")
+        );
+    }
 }
