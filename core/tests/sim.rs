@@ -352,6 +352,33 @@ fn the_whole_link_is_there() {
     assert!(totals.dropped.frames > 0, "full segments are too big");
 }
 
+/// Paper 004: at 4 us per frame a sender of 1500-byte packets ends near 3 Gbps, at any round trip. It must get there in
+/// slow start, so ACKs that come while it sends must not find an unused window.
+#[test]
+fn the_processor_limits_the_rate() {
+    let fast = LineRate::TEN_GIGABIT;
+    let mut net = Network::new();
+    let mut config = link(10_000, 64 << 20, Ratio::ZERO);
+    config.one_way_delay = PicoDuration::from_ms(25);
+    let mut way = || {
+        let port = net.add_port(fast, ROOM).expect("a port");
+        let link = net.add_link(config, 0).expect("a link");
+        vec![port, link]
+    };
+    let (forward, backward) = (way(), way());
+    let mut flow = tcp(Profile::LINUX_2_6_14, Algorithm::Reno, forward, backward);
+    flow.sender.cpu_per_frame = PicoDuration::from_us(4);
+    flow.receiver.window = 64 << 20;
+    let id = net.add_tcp(flow).expect("a flow");
+    net.run_until(PicoTime::from_secs(3), &mut Silent);
+    let before = net.sender(id).expect("a sender").acknowledged();
+    net.run_until(PicoTime::from_secs(4), &mut Silent);
+    let second = net.sender(id).expect("a sender").acknowledged() - before;
+    // 250,000 frames of 1448 bytes in a second, but for ACKs that came at its ends.
+    assert!((358_000_000..=362_010_000).contains(&second), "{second}");
+    assert_conserved(net.totals());
+}
+
 #[test]
 fn what_needs_bytes_is_refused() {
     let mut net = Network::new();

@@ -154,6 +154,8 @@ pub enum What {
     Rise(crate::check_tcp::Rise),
     /// The buffer from which on the rate is full, against three times bandwidth times delay.
     Knee(crate::check_tcp::Knee),
+    /// Processor time of an end of the first flow.
+    Cpu(crate::check_tcp::Cpu),
     /// How much longer the smoothed round trip is at the end than the least one.
     RttGrowth(crate::check_tcp::RttGrowth),
     /// Most frame bytes of all streams that left the shapers in any window, by scheduled stamps.
@@ -198,6 +200,7 @@ impl CheckSpec {
             | What::ScheduledPeak { phase, .. } => vec![phase],
             What::MeanShare { phase, of, .. } => vec![phase, of],
             What::Rise(rise) => vec![&rise.phase],
+            What::Cpu(cpu) => vec![&cpu.phase],
             What::RttGrowth(growth) => vec![&growth.phase],
             What::Knee(_) => Vec::new(),
         }
@@ -239,6 +242,7 @@ impl CheckSpec {
                 ..
             } => return Err("want at_least or at_most".into()),
             What::Rise(rise) => return rise.validate(),
+            What::Cpu(cpu) => return cpu.validate(),
             What::Knee(knee) => return knee.validate(),
             What::RttGrowth(growth) => return growth.validate(),
             What::PacedRate { mbps, within, .. } => {
@@ -444,6 +448,7 @@ impl What {
                 ))
             }
             What::Rise(rise) => rise.measure(find(traces, &rise.phase)?),
+            What::Cpu(cpu) => cpu.measure(find(traces, &cpu.phase)?),
             What::Knee(knee) => knee.measure(traces),
             What::RttGrowth(growth) => growth.measure(find(traces, &growth.phase)?),
             What::ScheduledPeak {

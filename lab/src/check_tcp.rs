@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use kuroshio_core::units::{PicoDuration, parse_bytes};
 use serde::Deserialize;
 
+use crate::cpu::Who;
 use crate::experiment::{Level, Span};
 use crate::trace::{Trace, mbps};
 
@@ -148,6 +149,42 @@ impl Knee {
             ));
         }
         (!words.is_empty()).then(|| (words.join("; "), ok))
+    }
+}
+
+/// Processor time of one end of the first flow, in percent of one processor.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Cpu {
+    /// Phase.
+    pub phase: String,
+    /// Which end.
+    pub who: Who,
+    /// From.
+    pub from: Span,
+    /// To.
+    pub to: Span,
+    /// Greatest share of the application itself.
+    pub application_at_most_percent: f64,
+}
+
+impl Cpu {
+    /// Refuses what could not fail.
+    pub fn validate(&self) -> Result<(), String> {
+        match self.to.ns() > self.from.ns() && self.application_at_most_percent < 100.0 {
+            true => Ok(()),
+            false => Err("want a time, and a share below 100".into()),
+        }
+    }
+
+    /// The shares in words, and whether the application's holds; none when nothing was used at all.
+    pub fn measure(&self, t: &Trace) -> Option<(String, bool)> {
+        let (from, to) = (self.from.ns() / 1_000_000, self.to.ns() / 1_000_000);
+        let (user, system) = t.usage.first()?.shares(self.who, from, to)?;
+        if user + system <= 0.0 {
+            return None;
+        }
+        let words = format!("application {user:.1} %, TCP in its calls {system:.1} % of a processor");
+        Some((words, user <= self.application_at_most_percent))
     }
 }
 

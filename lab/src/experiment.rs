@@ -34,7 +34,7 @@ pub const MAX_FLOWS: usize = 64;
 pub const MAX_PHASE_SECONDS: u64 = 15_000;
 
 /// The experiments that are part of the binary: name and file.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 13] = [
     ("gnet1-collision", include_str!("../gnet1-collision.toml")),
     ("gnet1-unshaped", include_str!("../gnet1-unshaped.toml")),
     ("gnet1-shaped", include_str!("../gnet1-shaped.toml")),
@@ -45,6 +45,7 @@ const FILES: [(&str, &str); 12] = [
     ("sc2003", include_str!("../sc2003.toml")),
     ("lfn-window", include_str!("../lfn-window.toml")),
     ("lfn-startup", include_str!("../lfn-startup.toml")),
+    ("lfn-cpu", include_str!("../lfn-cpu.toml")),
     ("lfn-pause", include_str!("../lfn-pause.toml")),
     ("lfn-real", include_str!("../lfn-real.toml")),
 ];

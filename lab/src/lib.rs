@@ -8,6 +8,7 @@
 mod calibrate;
 pub mod check;
 mod check_tcp;
+pub mod cpu;
 pub mod experiment;
 pub mod flow;
 pub mod live;

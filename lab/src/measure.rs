@@ -35,6 +35,7 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
     let mut streams = Vec::new();
     for (i, s) in t.streams.iter().enumerate() {
         let who = sent.get(i).cloned().unwrap_or_default();
+        let cpu = t.usage.get(i).map(|u| u.table(from / 1_000_000, to / 1_000_000));
         streams.push(json!({
             "name": s.name,
             "frames": s.frames.len(),
@@ -44,6 +45,7 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
             "retransmitted_segments": who.retrans_segments,
             "mss_bytes": who.mss_bytes,
             "rtt_least_us": who.samples.iter().map(|s| s.rtt_us).filter(|rtt| *rtt > 0).min(),
+            "cpu": cpu,
             "rtt_last_us": who.samples.last().map(|s| s.rtt_us),
         }));
     }

@@ -50,6 +50,7 @@ fn every_experiment_is_whole_and_cited() {
             "sc2003",
             "lfn-window",
             "lfn-startup",
+            "lfn-cpu",
             "lfn-pause",
             "lfn-real"
         ]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cpu::Ends;
 use crate::experiment::Level;
 
 /// One captured frame.
@@ -69,6 +70,8 @@ pub struct Trace {
     pub bin_ns: u64,
     /// Smoothed round-trip time of every TCP stream, us: the least and the last; of simulated runs.
     pub rtts_us: Vec<(u32, u32)>,
+    /// Processor time of both ends of every flow; of live runs.
+    pub usage: Vec<Ends>,
     /// What the phase of a sweep stands for.
     pub vars: BTreeMap<String, String>,
     /// Most bytes of all streams that left the shapers within any window of the width asked for, by

@@ -6,11 +6,11 @@ use super::{
 };
 use crate::{
     tcp::{Kind, Receiver, ReceiverConfig, Segment, Sender, SenderConfig, Sizes},
-    units::PayloadBytes,
+    units::{PayloadBytes, PicoTime},
     wan::{Cargo, Mark},
     wire::{FlowKey, PROTOCOL_TCP, PROTOCOL_UDP, Packet as IpPacket, TcpFlags, TcpHeader},
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
 
 /// A flow of a [`Network`](super::Network), by the order in which it was added.
@@ -103,11 +103,47 @@ pub(super) struct Tcp {
     pub sender: Sender,
     pub receiver: Receiver,
     pub sizes: Sizes,
+    /// ACKs that wait for the sender's processor, where its time is counted.
+    pub inbox: VecDeque<Segment>,
+    pub has_cpu: bool,
     /// Bytes in the sender's interface, and the most before it waits (TSQ).
     pub local_bytes: u64,
     pub local_limit: u64,
     /// The shaper of the interface follows the window (dynamic pacing).
     pub window_paced: bool,
+}
+
+impl Tcp {
+    /// An ACK has arrived. A sender whose processor's time is counted looks at it when it has sent all that it may
+    /// and the processor is free: as in the kernel, where one soft interrupt handles an ACK and sends what
+    /// that allows before it takes the next.
+    #[inline]
+    pub fn take_ack(&mut self, now: PicoTime, segment: &Segment) {
+        if self.has_cpu {
+            self.inbox.push_back(*segment);
+        } else {
+            self.sender.handle_segment(now, segment);
+        }
+    }
+
+    /// Looks at the next ACK that waits, if the processor is free; says whether it did.
+    #[inline]
+    pub fn next_ack(&mut self, now: PicoTime) -> bool {
+        if self.inbox.is_empty() || self.sender.busy_to() > now {
+            return false;
+        }
+        let Some(segment) = self.inbox.pop_front() else {
+            return false;
+        };
+        self.sender.handle_segment(now, &segment);
+        true
+    }
+
+    /// When the next ACK that waits can be looked at.
+    #[inline]
+    pub fn inbox_at(&self) -> Option<PicoTime> {
+        (!self.inbox.is_empty()).then(|| self.sender.busy_to())
+    }
 }
 
 #[derive(Debug, Clone)]

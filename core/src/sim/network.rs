@@ -298,7 +298,7 @@ impl Network {
             return;
         };
         if packet.back {
-            tcp.sender.handle_segment(now, &packet.segment);
+            tcp.take_ack(now, &packet.segment);
             self.drive_sender(index, observer);
         } else {
             tcp.receiver.handle_segment(now, &packet.segment);
@@ -321,11 +321,19 @@ impl Network {
             let (len, segment) = match &mut flow.end {
                 End::Tcp(tcp) => {
                     if tcp.local_bytes >= tcp.local_limit {
+                        if tcp.next_ack(now) {
+                            continue;
+                        }
                         tcp.sender.handle_timer(now);
-                        self.queue.set(PLACES_PER_FLOW * index, tcp.sender.next_timer());
+                        let next = [tcp.sender.next_timer(), tcp.inbox_at()];
+                        self.queue
+                            .set(PLACES_PER_FLOW * index, next.into_iter().flatten().min());
                         return;
                     }
                     let Some(segment) = tcp.sender.poll_transmit(now) else {
+                        if tcp.next_ack(now) {
+                            continue;
+                        }
                         self.queue.set(PLACES_PER_FLOW * index, tcp.sender.next_wakeup());
                         return;
                     };

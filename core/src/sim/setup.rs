@@ -8,14 +8,14 @@ use super::{
 };
 use crate::{
     tcp::{Receiver, Sender},
-    units::{FrameBytes, Ratio},
+    units::{FrameBytes, PicoDuration, Ratio},
     wan::{
         DrainConfig, DrainPort, Link, LinkConfig, PortWire, Rewrite, Shaper, ShaperConfig, WanChange,
         WanConfig, WanLink,
     },
     wire::LineRate,
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::fmt;
 
 /// Most stages of a network.
@@ -147,6 +147,8 @@ impl Network {
         self.check_way(&flow.backward)?;
         let tcp = Tcp {
             sizes: flow.sender.sizes,
+            inbox: VecDeque::new(),
+            has_cpu: flow.sender.cpu_per_frame.max(flow.sender.cpu_per_ack) > PicoDuration::ZERO,
             local_bytes: 0,
             local_limit: flow.sender.profile.local_limit.unwrap_or(u64::MAX),
             window_paced: false,

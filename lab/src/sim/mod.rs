@@ -325,6 +325,7 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
             link_drops: link_drops(&b, topology),
             bin_ns,
             rtts_us: sent.iter().filter_map(rtts).collect(),
+            usage: Vec::new(),
             vars: p.vars.clone(),
             scheduled_peaks,
         },
