@@ -105,8 +105,8 @@ impl Knee {
         }
     }
 
-    /// Buffer in bytes and goodput in bit/s of the selected phases, by RTT in seconds.
-    fn points(&self, traces: &[Trace]) -> Option<Vec<(f64, Vec<(f64, f64)>)>> {
+    /// Buffer in bytes and goodput in bit/s of the selected phases by rising buffer, by RTT in seconds.
+    pub fn points(&self, traces: &[Trace]) -> Option<Vec<(f64, Vec<(f64, f64)>)>> {
         let mut groups: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
         for t in traces {
             if !self.select.iter().all(|(k, v)| t.vars.get(k) == Some(v)) {
@@ -121,6 +121,9 @@ impl Knee {
             }
         }
         groups.retain(|g| g.0 > 0.0);
+        for (_, points) in &mut groups {
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
         Some(groups)
     }
 
@@ -128,8 +131,7 @@ impl Knee {
     pub fn measure(&self, traces: &[Trace]) -> Option<(String, bool)> {
         let mut words = Vec::new();
         let mut ok = true;
-        for (rtt, mut points) in self.points(traces)? {
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (rtt, points) in self.points(traces)? {
             let top = points.iter().map(|p| p.1).fold(0.0, f64::max);
             let full = self.share * top;
             let expected = 3.0 * rtt * full / 8.0;
@@ -223,5 +225,158 @@ impl RttGrowth {
             .iter()
             .map(|(least, more)| format!("{least:.1} ms and {more:.2} ms more"));
         Some((words.collect::<Vec<_>>().join("; "), ok))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::CheckSpec;
+    use crate::cpu::{Ends, Usage};
+    use crate::trace::{Frame, Stream};
+
+    const S: u64 = 1_000_000_000;
+
+    /// A trace of 100 ms bins with so many bytes in each.
+    fn trace(phase: &str, bins: impl Iterator<Item = u32>) -> Trace {
+        let frames: Vec<Frame> = bins
+            .enumerate()
+            .map(|(i, bytes)| Frame {
+                t_ns: i as i64 * 100_000_000,
+                frame: bytes,
+                payload: bytes,
+            })
+            .collect();
+        Trace {
+            phase: phase.into(),
+            duration_ns: frames.len() as u64 * S / 10,
+            streams: vec![Stream {
+                name: "s".into(),
+                frames,
+            }],
+            ..Trace::default()
+        }
+    }
+
+    fn holds(check: &str, traces: &[Trace]) -> (bool, String) {
+        let spec: CheckSpec = toml::from_str(&format!("name = 'c'\nbound = 'b'\n{check}")).expect(check);
+        spec.validate().expect(check);
+        let outcome = spec.evaluate(traces);
+        (outcome.ok, outcome.value)
+    }
+
+    #[test]
+    fn a_rise_ends_with_the_first_full_window() {
+        // Nothing for 2 s, then 1000 bytes in every bin: the window from 2.0 s on is the first that is full, and
+        // one of 0.95 already at 1.9 s has 9 of 10 bins.
+        let t = [trace("p", (0..100).map(|i| if i < 20 { 0 } else { 1_000 }))];
+        let rise = |least: f64, most: f64| {
+            format!(
+                "kind = 'rise'\nphase = 'p'\nlevel = 'goodput'\nwidth = '1s'\nstep = '100ms'\nshare = 0.95\nfrom = '5s'\nto = '10s'\nat_least_s = {least:?}\nat_most_s = {most:?}"
+            )
+        };
+        assert!(holds(&rise(2.0, 2.0), &t).0, "{}", holds(&rise(2.0, 2.0), &t).1);
+        assert!(!holds(&rise(2.1, 3.0), &t).0);
+        assert!(!holds(&rise(1.0, 1.9), &t).0);
+        assert!(
+            !holds(&rise(0.0, 9.0), &[trace("p", (0..100).map(|_| 0))]).0,
+            "no data"
+        );
+    }
+
+    #[test]
+    fn a_knee_is_where_the_rate_becomes_full() {
+        // Rate = buffer / 3 / RTT up to 80 kbit/s (1000 bytes in 100 ms): the knee is at 3 * 0.1 s * 10 kB/s = 3 kB.
+        let swept = |factor: f64, rtt: &str| -> Vec<Trace> {
+            [1_500u32, 2_400, 2_850, 3_150, 3_600]
+                .iter()
+                .map(|buffer| {
+                    let rate = (f64::from(*buffer) * factor / 3.0).min(1_000.0) as u32;
+                    let mut t = trace("p", (0..20).map(|_| rate));
+                    let vars = [("ip", "v4"), ("rtt", rtt), ("buffer", &format!("{buffer}B"))];
+                    t.vars = vars.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+                    t
+                })
+                .collect()
+        };
+        let knee = "kind = 'knee'\nselect = { ip = 'v4' }\nrtt = 'rtt'\nbuffer = 'buffer'\nfrom = '1s'\nto = '2s'\nshare = 0.99\nwithin = 0.05";
+        let (ok, value) = holds(knee, &swept(1.0, "100ms"));
+        assert!(ok, "{value}");
+        assert!(!holds(knee, &swept(1.2, "100ms")).0, "a smaller buffer is enough");
+        assert!(!holds(knee, &swept(0.9, "100ms")).0, "a larger buffer is needed");
+        assert!(
+            !holds(knee, &swept(1.0, "0ms")).0,
+            "without delay there is no knee"
+        );
+        assert!(
+            !holds(&knee.replace("v4", "v6"), &swept(1.0, "100ms")).0,
+            "none is selected"
+        );
+    }
+
+    #[test]
+    fn growth_and_processor_time_hold_on_both_sides() {
+        let growth = "kind = 'rtt-growth'\nphase = 'p'\nat_least_ms = 1.0\nat_most_ms = 5.0";
+        let grown = |last| Trace {
+            rtts_us: vec![(100_000, last)],
+            ..trace("p", 0..1)
+        };
+        assert!(holds(growth, &[grown(104_000)]).0);
+        assert!(!holds(growth, &[grown(100_500)]).0);
+        assert!(!holds(growth, &[grown(106_000)]).0);
+        assert!(!holds(growth, &[trace("p", 0..1)]).0, "no data");
+        let cpu = "kind = 'cpu'\nphase = 'p'\nwho = 'sender'\nfrom = '0s'\nto = '1s'\napplication_at_most_percent = 1.0";
+        let used = |user_ms, system_ms| {
+            let at = |t_ms, user_ms, system_ms| Usage {
+                t_ms,
+                user_ms,
+                system_ms,
+                processors: Vec::new(),
+            };
+            let sender = vec![at(0, 0, 0), at(1_000, user_ms, system_ms)];
+            let receiver = Vec::new();
+            Trace {
+                usage: vec![Ends { sender, receiver }],
+                ..trace("p", 0..1)
+            }
+        };
+        assert!(holds(cpu, &[used(10, 500)]).0);
+        assert!(!holds(cpu, &[used(20, 500)]).0);
+        assert!(!holds(cpu, &[used(0, 0)]).0, "nothing used is nothing measured");
+    }
+
+    #[test]
+    fn drops_are_told_apart_by_link_and_summed_over_phases() {
+        let with = |phase: &str, n| Trace {
+            link_drops: vec![("la:us>jp".into(), n), ("ny:us>jp".into(), 7)],
+            drops: crate::trace::Drops {
+                routers: n + 7,
+                cards: 1,
+                ..Default::default()
+            },
+            ..trace(phase, 0..1)
+        };
+        let traces = [with("a", 0), with("b", 3)];
+        let at = |phase: &str, link: &str, most: u64| {
+            holds(
+                &format!(
+                    "kind = 'drops'\nphase = '{phase}'\nplace = 'routers'\nlink = '{link}'\nat_most = {most}"
+                ),
+                &traces,
+            )
+        };
+        assert!(at("a", "la", 0).0);
+        assert!(!at("b", "la", 2).0);
+        assert!(at("*", "la:us>jp", 3).0);
+        assert!(!at("a", "chi", 9).0, "no such link");
+        let all = |most: u64| {
+            holds(
+                &format!("kind = 'drops'\nphase = '*'\nplace = 'everywhere'\nat_most = {most}"),
+                &traces,
+            )
+            .0
+        };
+        assert!(all(19));
+        assert!(!all(18));
     }
 }
