@@ -166,19 +166,27 @@ pub struct Cpu {
     /// To.
     pub to: Span,
     /// Greatest share of the application itself.
-    pub application_at_most_percent: f64,
+    #[serde(default)]
+    pub application_at_most_percent: Option<f64>,
+    /// Greatest share of the application and of TCP in its calls together.
+    #[serde(default)]
+    pub together_at_most_percent: Option<f64>,
 }
 
 impl Cpu {
     /// Refuses what could not fail.
     pub fn validate(&self) -> Result<(), String> {
-        match self.to.ns() > self.from.ns() && self.application_at_most_percent < 100.0 {
+        let bounds = [self.application_at_most_percent, self.together_at_most_percent];
+        let fails = bounds.iter().flatten().any(|b| *b < 100.0);
+        match self.to.ns() > self.from.ns() && fails {
             true => Ok(()),
-            false => Err("want a time, and a share below 100".into()),
+            false => Err(
+                "want a time, and application_at_most_percent or together_at_most_percent below 100".into(),
+            ),
         }
     }
 
-    /// The shares in words, and whether the application's holds; none when nothing was used at all.
+    /// The shares in words, and whether they hold; none when nothing was used at all.
     pub fn measure(&self, t: &Trace) -> Option<(String, bool)> {
         let (from, to) = (self.from.ns() / 1_000_000, self.to.ns() / 1_000_000);
         let (user, system) = t.usage.first()?.shares(self.who, from, to)?;
@@ -186,7 +194,11 @@ impl Cpu {
             return None;
         }
         let words = format!("application {user:.1} %, TCP in its calls {system:.1} % of a processor");
-        Some((words, user <= self.application_at_most_percent))
+        let ok = self.application_at_most_percent.is_none_or(|most| user <= most)
+            && self
+                .together_at_most_percent
+                .is_none_or(|most| user + system <= most);
+        Some((words, ok))
     }
 }
 
@@ -343,6 +355,9 @@ mod tests {
         assert!(holds(cpu, &[used(10, 500)]).0);
         assert!(!holds(cpu, &[used(20, 500)]).0);
         assert!(!holds(cpu, &[used(0, 0)]).0, "nothing used is nothing measured");
+        let both = cpu.replace("application", "together").replace("1.0", "51.0");
+        assert!(holds(&both, &[used(10, 500)]).0);
+        assert!(!holds(&both, &[used(20, 500)]).0);
     }
 
     #[test]
