@@ -6,7 +6,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Level, Mode, Span};
-use crate::trace::{Trace, mbps};
+use crate::trace::{Drops, Trace, mbps};
+
+/// Stands for every phase where dropped frames are counted.
+pub const EVERY_PHASE: &str = "*";
 
 /// A check as it stands in an experiment file.
 #[derive(Debug, Clone, Deserialize)]
@@ -29,7 +32,7 @@ pub struct CheckSpec {
 pub enum Place {
     /// The routers' queues.
     Routers,
-    /// The routers' and the shapers' queues and the ports.
+    /// The routers' and the shapers' queues, the ports and the receivers' cards.
     Everywhere,
 }
 
@@ -39,10 +42,13 @@ pub enum Place {
 pub enum What {
     /// Frames dropped in a phase.
     Drops {
-        /// Phase.
+        /// Phase; [`EVERY_PHASE`] for all together.
         phase: String,
         /// Where.
         place: Place,
+        /// Only at this link, both directions, or this direction, `link:from>to`.
+        #[serde(default)]
+        link: Option<String>,
         /// Least number allowed.
         #[serde(default)]
         at_least: Option<u64>,
@@ -79,8 +85,12 @@ pub enum What {
         from: Span,
         /// To.
         to: Span,
+        /// Least share.
+        #[serde(default)]
+        at_least: Option<f64>,
         /// Greatest share.
-        at_most: f64,
+        #[serde(default)]
+        at_most: Option<f64>,
     },
     /// Share of windows of the sum whose rate lies in a range.
     WindowsInRange {
@@ -140,6 +150,14 @@ pub enum What {
         /// Greatest relative distance from it.
         within: f64,
     },
+    /// Time until the rate is full: the start of the first window that has its share of the final mean.
+    Rise(crate::check_tcp::Rise),
+    /// The buffer from which on the rate is full, against three times bandwidth times delay.
+    Knee(crate::check_tcp::Knee),
+    /// Processor time of an end of the first flow.
+    Cpu(crate::check_tcp::Cpu),
+    /// How much longer the smoothed round trip is at the end than the least one.
+    RttGrowth(crate::check_tcp::RttGrowth),
     /// Most frame bytes of all streams that left the shapers in any window, by scheduled stamps.
     ScheduledPeak {
         /// Phase.
@@ -181,6 +199,10 @@ impl CheckSpec {
             | What::PacedRate { phase, .. }
             | What::ScheduledPeak { phase, .. } => vec![phase],
             What::MeanShare { phase, of, .. } => vec![phase, of],
+            What::Rise(rise) => vec![&rise.phase],
+            What::Cpu(cpu) => vec![&cpu.phase],
+            What::RttGrowth(growth) => vec![&growth.phase],
+            What::Knee(_) => Vec::new(),
         }
     }
 
@@ -214,6 +236,15 @@ impl CheckSpec {
             } => {
                 return Err("want at_least_mbps or at_most_mbps".into());
             }
+            What::MeanShare {
+                at_least: None,
+                at_most: None,
+                ..
+            } => return Err("want at_least or at_most".into()),
+            What::Rise(rise) => return rise.validate(),
+            What::Cpu(cpu) => return cpu.validate(),
+            What::Knee(knee) => return knee.validate(),
+            What::RttGrowth(growth) => return growth.validate(),
             What::PacedRate { mbps, within, .. } => {
                 return match *mbps > 0.0 && *within > 0.0 {
                     true => Ok(()),
@@ -248,6 +279,34 @@ fn find<'a>(traces: &'a [Trace], phase: &str) -> Option<&'a Trace> {
     traces.iter().find(|t| t.phase == phase)
 }
 
+/// Frames dropped in a phase or in all, and the same in words.
+fn dropped(traces: &[Trace], phase: &str, place: Place, link: Option<&str>) -> Option<(u64, String)> {
+    let wanted = |t: &&Trace| phase == EVERY_PHASE || t.phase == phase;
+    let traces: Vec<&Trace> = traces.iter().filter(wanted).collect();
+    traces.first()?;
+    if let Some(link) = link {
+        let is = |name: &str| name == link || name.split(':').next() == Some(link);
+        let lists = traces.iter().flat_map(|t| &t.link_drops);
+        let found: Vec<u64> = lists.filter(|(name, _)| is(name)).map(|(_, n)| *n).collect();
+        found.first()?;
+        let n = found.iter().sum();
+        return Some((n, format!("{n} frames at {link}")));
+    }
+    let sum = |part: fn(&Drops) -> u64| traces.iter().map(|t| part(&t.drops)).sum::<u64>();
+    let (routers, shapers) = (sum(|d| d.routers), sum(|d| d.shapers));
+    let (ports, cards) = (sum(|d| d.ports), sum(|d| d.cards));
+    let n = match place {
+        Place::Routers => routers,
+        Place::Everywhere => routers + shapers + ports + cards,
+    };
+    let mut words = format!("{n} frames (routers {routers}, shapers {shapers}, ports {ports}");
+    if cards > 0 {
+        words.push_str(&format!(", receivers' cards {cards}"));
+    }
+    words.push(')');
+    Some((n, words))
+}
+
 /// The windows of the sum, their mean in bytes; none when there is no data.
 fn windows(t: &Trace, level: Level, width: &Span, from: &Span, to: &Span) -> Option<(Vec<u64>, f64)> {
     let w = t.sum_windows(level, width.ns(), from.ns(), to.ns());
@@ -266,22 +325,13 @@ impl What {
             What::Drops {
                 phase,
                 place,
+                link,
                 at_least,
                 at_most,
             } => {
-                let d = find(traces, phase)?.drops;
-                let n = match place {
-                    Place::Routers => d.routers,
-                    Place::Everywhere => d.routers + d.shapers + d.ports,
-                };
+                let (n, words) = dropped(traces, phase, *place, link.as_deref())?;
                 let ok = at_least.is_none_or(|m| n >= m) && at_most.is_none_or(|m| n <= m);
-                Some((
-                    format!(
-                        "{n} frames (routers {}, shapers {}, ports {})",
-                        d.routers, d.shapers, d.ports
-                    ),
-                    ok,
-                ))
+                Some((words, ok))
             }
             What::Mean {
                 phase,
@@ -302,6 +352,7 @@ impl What {
                 level,
                 from,
                 to,
+                at_least,
                 at_most,
             } => {
                 let v = find(traces, phase)?.mean_mbps(*level, from.ns(), to.ns());
@@ -311,8 +362,8 @@ impl What {
                 }
                 let share = v / whole;
                 Some((
-                    format!("{v:.1} of {whole:.1} Mbps = {share:.3}"),
-                    share <= *at_most,
+                    format!("{v:.1} of {whole:.1} Mbps = {share:.4}"),
+                    at_least.is_none_or(|m| share >= m) && at_most.is_none_or(|m| share <= m),
                 ))
             }
             What::WindowsInRange {
@@ -396,6 +447,10 @@ impl What {
                     off <= *within,
                 ))
             }
+            What::Rise(rise) => rise.measure(find(traces, &rise.phase)?),
+            What::Cpu(cpu) => cpu.measure(find(traces, &cpu.phase)?),
+            What::Knee(knee) => knee.measure(traces),
+            What::RttGrowth(growth) => growth.measure(find(traces, &growth.phase)?),
             What::ScheduledPeak {
                 phase,
                 width,

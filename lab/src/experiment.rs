@@ -7,6 +7,7 @@
 //! [[figure]]    what the paper printed
 //! [[setting]]   one per parameter: value, where it is from
 //! [topology]    in the testbed's form ([[topology.host]], [[topology.host.port]], [[topology.link]])
+//! [[sweep]]     many phases in few lines (see [`crate::sweep`]); [topology] may then have holes
 //! [[phase]]     one run: duration, [[phase.flow]] workload, [[phase.shape]] shapers laid over ports
 //! [[check]]     what must hold; with `mode` only in that mode
 //! [sim]         parameters of the simulator ([phase.sim] goes before it)
@@ -19,19 +20,20 @@
 use kuroshio_core::units::{BitRate, PicoDuration, parse_bytes};
 use serde::Deserialize;
 
-use crate::check::CheckSpec;
+use crate::check::{CheckSpec, EVERY_PHASE};
 use crate::compare::Ours;
 use crate::sim::Settings;
+use crate::sweep::{self, Sweep, Vars};
 use crate::variant::Today;
+
+pub use crate::sweep::MAX_PHASES;
 
 /// Largest experiment file read.
 pub const MAX_FILE_BYTES: usize = 256 * 1024;
-/// Most phases of an experiment.
-pub const MAX_PHASES: usize = 8;
 /// Most flows of a phase.
 pub const MAX_FLOWS: usize = 64;
-/// Longest phase.
-pub const MAX_PHASE_SECONDS: u64 = 3600;
+/// Longest phase: four hours and what they take to begin.
+pub const MAX_PHASE_SECONDS: u64 = 15_000;
 
 /// The experiments that are part of the binary: name and file.
 const FILES: &[(&str, &str)] = &[
@@ -43,6 +45,12 @@ const FILES: &[(&str, &str)] = &[
     ("psp-bic", include_str!("../psp-bic.toml")),
     ("psp-range", include_str!("../psp-range.toml")),
     ("cross-500", include_str!("../cross-500.toml")),
+    ("sc2003", include_str!("../sc2003.toml")),
+    ("lfn-window", include_str!("../lfn-window.toml")),
+    ("lfn-startup", include_str!("../lfn-startup.toml")),
+    ("lfn-cpu", include_str!("../lfn-cpu.toml")),
+    ("lfn-pause", include_str!("../lfn-pause.toml")),
+    ("lfn-real", include_str!("../lfn-real.toml")),
 ];
 
 /// An experiment that cannot be used, and why.
@@ -241,6 +249,9 @@ pub struct Phase {
     /// Parameters of the simulator for this phase.
     #[serde(default)]
     pub sim: Settings,
+    /// What the phase of a sweep stands for; empty for others.
+    #[serde(skip)]
+    pub vars: Vars,
     /// The testbed's topology with the shapers in place; made from `[topology]` when parsed.
     #[serde(skip)]
     pub topology_toml: String,
@@ -285,8 +296,11 @@ pub struct Experiment {
     /// How it is run with today's congestion controls.
     #[serde(default)]
     pub today: Option<Today>,
+    /// Runs in a compact form, which stand behind the others.
+    #[serde(default, rename = "sweep")]
+    pub sweeps: Vec<Sweep>,
     /// Its runs.
-    #[serde(rename = "phase")]
+    #[serde(default, rename = "phase")]
     pub phases: Vec<Phase>,
     /// What must hold.
     #[serde(rename = "check")]
@@ -336,6 +350,9 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
     if e.name != name {
         return Err(fail(format!("its name field says {:?}", e.name)));
     }
+    for sweep in &e.sweeps {
+        e.phases.extend(sweep.phases().map_err(fail)?);
+    }
     if e.phases.is_empty() || e.phases.len() > MAX_PHASES {
         return Err(fail(format!("{} phases: want 1 to {MAX_PHASES}", e.phases.len())));
     }
@@ -350,7 +367,10 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
         complete(&e, p).map_err(fail)?;
     }
     e.phases = phases;
-    for p in &e.phases {
+    for (n, p) in e.phases.iter().enumerate() {
+        if e.phases.iter().skip(n + 1).any(|other| other.name == p.name) {
+            return Err(fail(format!("two phases are called {:?}", p.name)));
+        }
         p.sim
             .or(&e.sim)
             .validate()
@@ -364,7 +384,7 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
     }
     for c in &e.checks {
         for phase in c.phases() {
-            if !e.phases.iter().any(|p| p.name == phase) {
+            if phase != EVERY_PHASE && !e.phases.iter().any(|p| p.name == phase) {
                 return Err(fail(format!("check {:?} names no phase: {phase:?}", c.name)));
             }
         }
@@ -394,6 +414,7 @@ fn complete(e: &Experiment, p: &mut Phase) -> Result<(), String> {
         p.topology_toml = first.topology_toml;
     } else {
         let mut topology = e.topology.clone();
+        sweep::fill(&mut topology, &p.vars).map_err(|m| format!("phase {:?}: topology: {m}", p.name))?;
         for s in &p.shapes {
             lay(&mut topology, s).map_err(|m| format!("phase {:?}: {m}", p.name))?;
         }

@@ -15,6 +15,7 @@ use kuroshio_clock::{now_ns, sleep_until};
 use kuroshio_sock::{ConnectOptions, TcpInfo, Trim};
 use serde::Serialize;
 
+use crate::cpu::Usage;
 use crate::experiment::{Flow, Kind};
 use crate::sockopt::set_window_clamp;
 
@@ -61,6 +62,29 @@ pub struct Sent {
     pub mss_bytes: u32,
     /// Readings.
     pub samples: Vec<Sample>,
+    /// Processor time of the sending thread.
+    pub usage: Vec<Usage>,
+}
+
+/// What a receiver says when it ends.
+#[derive(Debug, Clone, Default)]
+pub struct Received {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Processor time of the receiving thread.
+    pub usage: Vec<Usage>,
+}
+
+impl Received {
+    /// Reads the processor time when that is due.
+    fn look(&mut self, times: Times, next_ns: &mut u64) {
+        let now = now_ns();
+        if now >= *next_ns || now >= times.end_ns {
+            self.usage
+                .extend(Usage::now(now.saturating_sub(times.zero_ns) / 1_000_000));
+            *next_ns = now + SAMPLE_NS;
+        }
+    }
 }
 
 /// When a flow sends.
@@ -103,12 +127,13 @@ impl Receiver {
         })
     }
 
-    /// Reads and forgets until `end_ns`; returns the payload bytes received.
-    pub(crate) fn run(self, end_ns: u64) -> io::Result<u64> {
+    /// Reads and forgets until the end of the phase.
+    pub(crate) fn run(self, times: Times) -> io::Result<Received> {
+        let end_ns = times.end_ns;
         match self {
             Receiver::Tcp(listener, window) => match accept(&listener, end_ns)? {
-                Some(stream) => read_all(stream, window, end_ns),
-                None => Ok(0),
+                Some(stream) => read_all(stream, window, times),
+                None => Ok(Received::default()),
             },
             Receiver::Udp(socket) => {
                 socket.set_read_timeout(Some(BLOCK))?;
@@ -121,7 +146,10 @@ impl Receiver {
                         Err(e) => return Err(e),
                     }
                 }
-                Ok(total)
+                Ok(Received {
+                    bytes: total,
+                    ..Received::default()
+                })
             }
         }
     }
@@ -141,25 +169,26 @@ fn accept(listener: &TcpListener, end_ns: u64) -> io::Result<Option<TcpStream>> 
     Ok(None)
 }
 
-fn read_all(mut stream: TcpStream, window: Option<u64>, end_ns: u64) -> io::Result<u64> {
+fn read_all(mut stream: TcpStream, window: Option<u64>, times: Times) -> io::Result<Received> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(BLOCK))?;
     let mut buffer = vec![0; BUFFER];
-    let (mut total, mut clamped_ns) = (0u64, 0);
+    let (mut received, mut clamped_ns, mut next_ns) = (Received::default(), 0, times.zero_ns);
     loop {
         let now = now_ns();
-        if now >= end_ns {
-            return Ok(total);
+        received.look(times, &mut next_ns);
+        if now >= times.end_ns {
+            return Ok(received);
         }
         if let Some(w) = window.filter(|_| now - clamped_ns >= CLAMP_NS) {
             set_window_clamp(&stream, w)?;
             clamped_ns = now;
         }
         match stream.read(&mut buffer) {
-            Ok(0) => return Ok(total),
-            Ok(n) => total += n as u64,
+            Ok(0) => return Ok(received),
+            Ok(n) => received.bytes += n as u64,
             Err(e) if due(&e) => {}
-            Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(total),
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(received),
             Err(e) => return Err(e),
         }
     }
@@ -210,6 +239,8 @@ fn send_tcp(flow: &Flow, to: SocketAddr, times: Times) -> io::Result<Sent> {
             sent.samples.push(sample(&info, now - times.zero_ns));
             sent.retrans_segments = info.retrans_segments;
             sent.mss_bytes = info.snd_mss;
+            sent.usage
+                .extend(Usage::now(now.saturating_sub(times.zero_ns) / 1_000_000));
             next_ns = now + SAMPLE_NS;
         }
         if now >= times.end_ns {

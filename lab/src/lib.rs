@@ -9,6 +9,8 @@
 mod calibrate;
 pub mod check;
 pub mod compare;
+mod check_tcp;
+pub mod cpu;
 pub mod experiment;
 pub mod flow;
 pub mod live;
@@ -19,6 +21,7 @@ pub mod report;
 pub mod result;
 pub mod sim;
 mod sockopt;
+pub mod sweep;
 pub mod trace;
 pub mod variant;
 

@@ -26,8 +26,9 @@ use serde_json::{Map, json};
 use crate::calibrate;
 use crate::check::Check;
 use crate::compare;
+use crate::cpu::Ends;
 use crate::experiment::{Experiment, Mode, Phase};
-use crate::flow::{self, FIRST_PORT, Receiver, Sent, Times};
+use crate::flow::{self, FIRST_PORT, Received, Receiver, Sent, Times};
 use crate::measure;
 use crate::result::{Instrument, Lateness, Quantiles, RunResult, Versions};
 use crate::trace::{Drops, Frame, Stream, Trace, peak_in_any_window};
@@ -278,11 +279,16 @@ fn phase(e: &Experiment, p: &Phase, o: Options) -> Result<PhaseRun, LiveError> {
     };
     let captured = stop(capture)?;
     let sent = collect(p, senders)?;
-    for (f, r) in p.flows.iter().zip(receivers) {
-        join(&f.name, r.thread)?;
+    let mut usage = Vec::new();
+    for ((f, r), sent) in p.flows.iter().zip(receivers).zip(&sent) {
+        usage.push(Ends {
+            sender: sent.usage.clone(),
+            receiver: join(&f.name, r.thread)?.usage,
+        });
     }
     drop(tb);
     let mut trace = trace(p, &captured, &counters, times);
+    trace.usage = usage;
     if let Some(s) = scheduled {
         trace.scheduled_peaks = scheduled_peaks(&s, p, &widths);
     }
@@ -300,7 +306,7 @@ type Handle<T> = JoinHandle<io::Result<io::Result<T>>>;
 
 struct Bound {
     start: Sender<Times>,
-    thread: Handle<u64>,
+    thread: Handle<Received>,
 }
 
 /// Starts the receivers and waits until each is bound.
@@ -315,8 +321,8 @@ fn receivers(tb: &Testbed, p: &Phase) -> Result<Vec<Bound>, LiveError> {
             // The other end waits for it, or has given up.
             let _ = tell.send(());
             match go.recv() {
-                Ok(times) => receiver.run(times.end_ns),
-                Err(_) => Ok(0),
+                Ok(times) => receiver.run(times),
+                Err(_) => Ok(Received::default()),
             }
         })?;
         if ready.recv_timeout(BIND_LIMIT).is_err() {

@@ -39,6 +39,7 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
     let mut streams = Vec::new();
     for (i, s) in t.streams.iter().enumerate() {
         let who = sent.get(i).cloned().unwrap_or_default();
+        let cpu = t.usage.get(i).map(|u| u.table(from / 1_000_000, to / 1_000_000));
         streams.push(json!({
             "name": s.name,
             "frames": s.frames.len(),
@@ -47,6 +48,9 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
             "congestion": who.congestion,
             "retransmitted_segments": who.retrans_segments,
             "mss_bytes": who.mss_bytes,
+            "rtt_least_us": who.samples.iter().map(|s| s.rtt_us).filter(|rtt| *rtt > 0).min(),
+            "cpu": cpu,
+            "rtt_last_us": who.samples.last().map(|s| s.rtt_us),
         }));
     }
     let mut m = Map::new();
@@ -62,20 +66,28 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
     for (name, width) in [("narrow", e.meter.narrow.ns()), ("wide", e.meter.wide.ns())] {
         m.insert(format!("{name}_windows"), windows(t, level, width, from, to));
     }
-    m.insert(
-        "share_of_2ms_windows_above_200_mbps".into(),
-        json!(round(share_above(t, level, from, to))),
-    );
-    m.insert(
-        "peak_bytes_in_any_2ms_at_the_far_port".into(),
-        json!(captured_peak(t, 2_000_000)),
-    );
+    if t.bin_ns <= SHARE_WINDOW_NS {
+        m.insert(
+            "share_of_2ms_windows_above_200_mbps".into(),
+            json!(round(share_above(t, level, from, to))),
+        );
+        m.insert(
+            "peak_bytes_in_any_2ms_at_the_far_port".into(),
+            json!(captured_peak(t, SHARE_WINDOW_NS)),
+        );
+    }
     for (w, b) in &t.scheduled_peaks {
         m.insert(format!("scheduled_peak_bytes_in_any_{}us", w / 1000), json!(b));
     }
     m.insert("dropped_router_frames".into(), json!(t.drops.routers));
     m.insert("dropped_shaper_frames".into(), json!(t.drops.shapers));
     m.insert("dropped_port_frames".into(), json!(t.drops.ports));
+    if t.drops.cards > 0 {
+        m.insert("dropped_card_frames".into(), json!(t.drops.cards));
+    }
+    if !t.vars.is_empty() {
+        m.insert("sweep".into(), json!(t.vars));
+    }
     m.insert("streams".into(), Value::Array(streams));
     Value::Object(m)
 }

@@ -3,12 +3,15 @@
 use serde_json::Value;
 
 use crate::compare::Compared;
+use crate::check::What;
 use crate::experiment::Experiment;
 use crate::flow::Sent;
 use crate::report::{Align, Color, Plot, Report, Series, StreamWindows, Table, Verdict, width_words};
 use crate::result::RunResult;
 use crate::trace::Trace;
 
+/// Most phases with plots of their own, when they are of a sweep.
+const MAX_PLOTTED_PHASES: usize = 8;
 /// Windows of the close view of streams whose wide window is much longer than a round trip.
 const CLOSE_NS: u64 = 2_000_000;
 /// Length of the close view.
@@ -18,9 +21,13 @@ const CLOSE_SPAN_NS: u64 = 1_000_000_000;
 pub fn run_report(e: &Experiment, r: &RunResult, traces: &[Trace], sent: &[Vec<Sent>]) -> Report {
     let mut report = summary(r);
     report.intro.insert(0, e.what.trim().to_owned());
+    report.plots.extend(knees(e, traces));
     for (i, t) in traces.iter().enumerate() {
+        if !t.vars.is_empty() && traces.len() > MAX_PLOTTED_PHASES {
+            continue;
+        }
         report.plots.push(bandwidth(e, t));
-        if e.meter.wide.ns() > 10 * CLOSE_SPAN_NS / 2 {
+        if e.meter.wide.ns() > 10 * CLOSE_SPAN_NS / 2 && t.bin_ns <= CLOSE_NS {
             report.plots.push(close(e, t));
         }
         if let Some(s) = sent.get(i)
@@ -259,6 +266,42 @@ fn calibration_table(r: &RunResult) -> Table {
     t
 }
 
+/// A phase's name as part of a file's.
+fn stem(phase: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' {
+            c
+        } else {
+            '-'
+        }
+    };
+    phase.chars().map(plain).collect()
+}
+
+/// Rate by buffer, a line for each round-trip time, for every check on a knee: the form of 004, figures 3 and 9.
+fn knees(e: &Experiment, traces: &[Trace]) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    for c in &e.checks {
+        let What::Knee(knee) = &c.what else { continue };
+        let mut p = Plot::new(format!("knee-{}", plots.len() + 1), c.name.clone());
+        p.x_label = "receive buffer [MB]".into();
+        p.y_label = "goodput [Gbps]".into();
+        for (i, (rtt, points)) in knee.points(traces).into_iter().flatten().enumerate() {
+            p.series.push(Series {
+                name: format!("{:.0} ms", rtt * 1e3),
+                color: Color::stream(i),
+                width: 2,
+                points: points.iter().map(|(b, r)| (b / 1e6, r / 1e9)).collect(),
+            });
+        }
+        p.caption = format!("Compare {} of {}.", e.source.figure, e.source.paper);
+        if !p.series.is_empty() {
+            plots.push(p);
+        }
+    }
+    plots
+}
+
 fn bandwidth(e: &Experiment, t: &Trace) -> Plot {
     let (narrow, wide, level) = (e.meter.narrow.ns(), e.meter.wide.ns(), e.meter.level);
     let all: Vec<Vec<u64>> = (0..t.streams.len())
@@ -271,7 +314,7 @@ fn bandwidth(e: &Experiment, t: &Trace) -> Plot {
         .map(|(s, bytes)| StreamWindows { name: &s.name, bytes })
         .collect();
     let mut p = Plot::bandwidth(
-        format!("bandwidth-{}", t.phase),
+        format!("bandwidth-{}", stem(&t.phase)),
         format!("{}, {}", e.name, t.phase),
         narrow,
         wide,
@@ -295,7 +338,7 @@ fn close(e: &Experiment, t: &Trace) -> Plot {
     let to = (from + CLOSE_SPAN_NS).min(t.duration_ns);
     let bytes = t.sum_windows(e.meter.level, CLOSE_NS, from, to);
     let mut p = Plot::new(
-        format!("close-{}", t.phase),
+        format!("close-{}", stem(&t.phase)),
         format!("{}, {}: one second", e.name, t.phase),
     );
     p.series.push(Series::mbps(
@@ -324,7 +367,7 @@ fn close(e: &Experiment, t: &Trace) -> Plot {
 /// The senders' congestion windows.
 fn windows_plot(t: &Trace, sent: &[Sent]) -> Option<Plot> {
     let mut p = Plot::new(
-        format!("cwnd-{}", t.phase),
+        format!("cwnd-{}", stem(&t.phase)),
         format!("Congestion window, {}", t.phase),
     );
     p.y_label = "window [segments]".into();

@@ -200,7 +200,8 @@ impl RunResult {
 }
 
 /// Writes `trace.csv`: phase, start of the window, bytes of each stream in it (frame level and
-/// payload). Streams that a phase does not have are left empty.
+/// payload). Streams that a phase does not have are left empty; a phase that was recorded in wider windows has
+/// lines of those.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -214,6 +215,7 @@ pub fn write_trace(dir: &Path, e: &Experiment, traces: &[Trace], window_ns: u64)
     )?;
     writeln!(out, "phase,t_ms,stream,frame_bytes,payload_bytes")?;
     for t in traces {
+        let window_ns = window_ns.max(t.bin_ns);
         for (i, s) in t.streams.iter().enumerate() {
             let end = t.duration_ns;
             let frame = t.windows(i, crate::experiment::Level::Frame, window_ns, 0, end);

@@ -3,6 +3,9 @@
 //! Times count from the start of the phase (the first flow's start at the sender), so that a figure
 //! begins where the papers' begin; frames arrive one one-way delay later.
 
+use std::collections::BTreeMap;
+
+use crate::cpu::Ends;
 use crate::experiment::Level;
 
 /// One captured frame.
@@ -44,6 +47,8 @@ pub struct Drops {
     pub shapers: u64,
     /// At the senders' ports.
     pub ports: u64,
+    /// At receivers' cards that drain slower than their wire.
+    pub cards: u64,
     /// Lost on purpose by a link's loss ratio.
     pub loss: u64,
 }
@@ -59,6 +64,16 @@ pub struct Trace {
     pub streams: Vec<Stream>,
     /// Frames dropped.
     pub drops: Drops,
+    /// Frames that each direction of each link refused, `link:from>to`; of simulated runs.
+    pub link_drops: Vec<(String, u64)>,
+    /// Width of the bins of which the streams' frames are the sums, ns; 0 when each is a frame.
+    pub bin_ns: u64,
+    /// Smoothed round-trip time of every TCP stream, us: the least and the last; of simulated runs.
+    pub rtts_us: Vec<(u32, u32)>,
+    /// Processor time of both ends of every flow; of live runs.
+    pub usage: Vec<Ends>,
+    /// What the phase of a sweep stands for.
+    pub vars: BTreeMap<String, String>,
     /// Most bytes of all streams that left the shapers within any window of the width asked for, by
     /// scheduled stamps: (width in ns, bytes). Empty when the run has no shapers.
     pub scheduled_peaks: Vec<(u64, u64)>,

@@ -1,80 +1,28 @@
 //! The network and its run.
 
 use super::{
-    flow::{End, Flow, FlowId, OnOffFlow, Packet, Tcp, TcpFlow},
+    flow::{End, Flow, FlowId, Packet},
     observer::Observer,
     queue::EventQueue,
-    source::Running,
+    setup::SimError,
     stage::{Kind, StageId},
 };
 use crate::{
     pace::Spacing,
     tcp::{Kind as SegmentKind, Receiver, Segment, Sender},
-    units::{FrameBytes, PicoDuration, PicoTime},
-    wan::{Count, Link, LinkConfig, PortWire, Shaper, ShaperConfig, StageCounters},
-    wire::{LineRate, pad},
+    units::{FrameBytes, PicoDuration, PicoTime, WireBytes},
+    wan::{Count, StageCounters},
+    wire::{FRAME_MIN, PREAMBLE, pad, pause_time},
 };
-use alloc::{boxed::Box, vec::Vec};
-use core::fmt;
+use alloc::{collections::VecDeque, vec::Vec};
 
-/// Most stages of a network.
-pub const STAGES_MAX: usize = 4_096;
-/// Most flows of a network.
-pub const FLOWS_MAX: usize = 4_096;
-/// Most stages on a way.
-pub const HOPS_MAX: usize = 256;
-
-/// Why something cannot be part of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SimError {
-    /// More stages than [`STAGES_MAX`].
-    TooManyStages,
-    /// More flows than [`FLOWS_MAX`].
-    TooManyFlows,
-    /// A way without stages or with more than [`HOPS_MAX`].
-    Way(usize),
-    /// A stage that is not there.
-    NoStage(StageId),
-    /// A stage that is no port, or no shaper, where one is needed.
-    WrongStage(StageId),
-    /// A flow that is not there or is no TCP connection.
-    NoConnection(FlowId),
-}
-
-impl fmt::Display for SimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SimError::TooManyStages => write!(f, "more than {STAGES_MAX} stages"),
-            SimError::TooManyFlows => write!(f, "more than {FLOWS_MAX} flows"),
-            SimError::Way(hops) => write!(f, "a way of {hops} stages: want 1 to {HOPS_MAX}"),
-            SimError::NoStage(stage) => write!(f, "there is no stage {}", stage.0),
-            SimError::WrongStage(stage) => write!(f, "stage {} is of another kind", stage.0),
-            SimError::NoConnection(flow) => write!(f, "flow {} is no TCP connection", flow.0),
-        }
-    }
-}
-
-impl core::error::Error for SimError {}
-
-/// 802.3x flow control: when a frame brings the bytes that wait in `watch` to `high`, the port `hold` keeps
-/// its wire idle for `time` (a PAUSE of that length; annex 31B).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PauseRule {
-    /// The stage whose queue is watched.
-    pub watch: StageId,
-    /// Bytes that call for a PAUSE.
-    pub high: FrameBytes,
-    /// The port that obeys.
-    pub hold: StageId,
-    /// For how long.
-    pub time: PicoDuration,
-}
-
-/// Frames of all flows, both ways. At all times `emitted = delivered + dropped + held`.
+/// Frames of all flows, both ways. At all times `emitted + duplicated = delivered + dropped + held`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Given to the first stage of a way.
     pub emitted: Count,
+    /// Copies that links made.
+    pub duplicated: Count,
     /// Arrived at the end of a way.
     pub delivered: Count,
     /// Refused by a queue or lost on a link.
@@ -87,9 +35,12 @@ pub struct Totals {
 #[derive(Debug, Clone)]
 pub struct Network {
     now: PicoTime,
-    stages: Vec<Kind>,
-    flows: Vec<Flow>,
-    pauses: Vec<PauseRule>,
+    pub(super) stages: Vec<Kind>,
+    pub(super) flows: Vec<Flow>,
+    /// PAUSE frames on the way: when they are in, the port that obeys, for how long.
+    holds: VecDeque<(PicoTime, StageId, PicoDuration)>,
+    /// The port before every stage that is a receiver with a rate of its own.
+    pub(super) drains: Vec<(StageId, StageId)>,
     queue: EventQueue,
     emitted: Count,
     delivered: Count,
@@ -112,117 +63,13 @@ impl Network {
             now: PicoTime::ZERO,
             stages: Vec::new(),
             flows: Vec::new(),
-            pauses: Vec::new(),
+            holds: VecDeque::new(),
+            drains: Vec::new(),
             queue: EventQueue::new(0),
             emitted: Count::default(),
             delivered: Count::default(),
             pause_count: 0,
         }
-    }
-
-    fn add_stage(&mut self, stage: Kind) -> Result<StageId, SimError> {
-        if self.stages.len() >= STAGES_MAX {
-            return Err(SimError::TooManyStages);
-        }
-        self.stages.push(stage);
-        // At most STAGES_MAX.
-        Ok(StageId(self.stages.len() as u32 - 1))
-    }
-
-    /// Adds a port's wire with its queue.
-    pub fn add_port(&mut self, line: LineRate, queue_limit: FrameBytes) -> Result<StageId, SimError> {
-        self.add_stage(Kind::Port(PortWire::new(line, queue_limit)))
-    }
-
-    /// Adds a shaper on its wire.
-    pub fn add_shaper(&mut self, config: ShaperConfig) -> Result<StageId, SimError> {
-        self.add_stage(Kind::Shaper(Shaper::new(config)))
-    }
-
-    /// Adds one direction of a link. `seed` decides which frames its loss ratio takes.
-    pub fn add_link(&mut self, config: LinkConfig, seed: u64) -> Result<StageId, SimError> {
-        self.add_stage(Kind::Link(Link::new(config, seed)))
-    }
-
-    fn check_way(&self, way: &[StageId]) -> Result<(), SimError> {
-        if way.is_empty() || way.len() > HOPS_MAX {
-            return Err(SimError::Way(way.len()));
-        }
-        match way.iter().find(|stage| stage.index() >= self.stages.len()) {
-            Some(stage) => Err(SimError::NoStage(*stage)),
-            None => Ok(()),
-        }
-    }
-
-    fn add_flow(&mut self, flow: Flow) -> Result<FlowId, SimError> {
-        if self.flows.len() >= FLOWS_MAX {
-            return Err(SimError::TooManyFlows);
-        }
-        self.flows.push(flow);
-        // At most FLOWS_MAX.
-        Ok(FlowId(self.flows.len() as u32 - 1))
-    }
-
-    /// Adds a TCP connection.
-    pub fn add_tcp(&mut self, flow: TcpFlow) -> Result<FlowId, SimError> {
-        self.check_way(&flow.forward)?;
-        self.check_way(&flow.backward)?;
-        let tcp = Tcp {
-            sizes: flow.sender.sizes,
-            local_bytes: 0,
-            local_limit: flow.sender.profile.local_limit.unwrap_or(u64::MAX),
-            window_paced: false,
-            sender: Sender::new(flow.sender),
-            receiver: Receiver::new(flow.receiver),
-        };
-        self.add_flow(Flow {
-            end: End::Tcp(Box::new(tcp)),
-            forward: flow.forward,
-            backward: flow.backward,
-        })
-    }
-
-    /// Adds frames by the clock.
-    pub fn add_on_off(&mut self, flow: OnOffFlow) -> Result<FlowId, SimError> {
-        self.check_way(&flow.forward)?;
-        self.add_flow(Flow {
-            end: End::OnOff(Running::new(flow.source)),
-            forward: flow.forward,
-            backward: Vec::new(),
-        })
-    }
-
-    /// Lets the shaper at a connection's interface follow its window: one window per round trip (dynamic
-    /// pacing of paper 001), set anew for every frame that comes to it.
-    pub fn pace_by_window(&mut self, flow: FlowId) -> Result<(), SimError> {
-        let Some(Flow {
-            end: End::Tcp(tcp),
-            forward,
-            ..
-        }) = self.flows.get_mut(flow.index())
-        else {
-            return Err(SimError::NoConnection(flow));
-        };
-        let first = forward.first().copied().unwrap_or(StageId(u32::MAX));
-        match self.stages.get(first.index()) {
-            Some(Kind::Shaper(_)) => {
-                tcp.window_paced = true;
-                Ok(())
-            }
-            _ => Err(SimError::WrongStage(first)),
-        }
-    }
-
-    /// Adds 802.3x flow control.
-    pub fn add_pause(&mut self, rule: PauseRule) -> Result<(), SimError> {
-        if rule.watch.index() >= self.stages.len() {
-            return Err(SimError::NoStage(rule.watch));
-        }
-        if !matches!(self.stages.get(rule.hold.index()), Some(Kind::Port(_))) {
-            return Err(SimError::WrongStage(rule.hold));
-        }
-        self.pauses.push(rule);
-        Ok(())
     }
 
     /// Changes a shaper's spacing for frames that start after now.
@@ -263,7 +110,7 @@ impl Network {
         self.stages.get(stage.index()).map(Kind::counters)
     }
 
-    /// PAUSE frames that rules have sent.
+    /// PAUSE frames that receivers have sent.
     pub fn pauses_sent(&self) -> u64 {
         self.pause_count
     }
@@ -277,6 +124,7 @@ impl Network {
         };
         for counters in self.stages.iter().map(Kind::counters) {
             for (sum, part) in [
+                (&mut totals.duplicated, counters.duplicated),
                 (&mut totals.dropped, counters.dropped()),
                 (&mut totals.held, counters.held),
             ] {
@@ -291,10 +139,14 @@ impl Network {
     pub fn run_until(&mut self, end: PicoTime, observer: &mut impl Observer) {
         self.prepare();
         let flow_places = PLACES_PER_FLOW * self.flows.len();
-        while let Some((at, place)) = self.queue.first() {
-            if at > end {
-                break;
+        loop {
+            let next = self.queue.first();
+            if !self.holds.is_empty() && self.obey_pause(next.map(|n| n.0), end) {
+                continue;
             }
+            let Some((at, place)) = next.filter(|n| n.0 <= end) else {
+                break;
+            };
             self.now = self.now.max(at);
             match place.checked_sub(flow_places) {
                 Some(stage) => self.serve_stage(stage, observer),
@@ -350,30 +202,7 @@ impl Network {
         if !taken {
             observer.dropped(id, flow, now);
         }
-        if !self.pauses.is_empty() {
-            self.pause(id);
-        }
         taken
-    }
-
-    /// Obeys the rules that watch a stage.
-    fn pause(&mut self, watched: StageId) {
-        let Some(queued) = self.counters(watched).map(|c| c.queued) else {
-            return;
-        };
-        for index in 0..self.pauses.len() {
-            let Some(rule) = self.pauses.get(index).copied() else {
-                return;
-            };
-            if rule.watch != watched || queued < rule.high {
-                continue;
-            }
-            if let Some(Kind::Port(port)) = self.stages.get_mut(rule.hold.index()) {
-                port.hold(self.now, rule.time);
-                self.pause_count += 1;
-            }
-            self.wake_stage(rule.hold.index());
-        }
     }
 
     fn serve_stage(&mut self, index: usize, observer: &mut impl Observer) {
@@ -381,7 +210,46 @@ impl Network {
         while let Some(departure) = self.stages.get_mut(index).and_then(|s| s.poll(now)) {
             self.forward(departure.len, departure.token, observer);
         }
+        self.send_pauses(index);
         self.wake_stage(index);
+    }
+
+    /// Sends the PAUSE frames that a receiver asks for: each is in when it has crossed the wire.
+    #[inline]
+    fn send_pauses(&mut self, index: usize) {
+        let Some(Kind::Drain(drain)) = self.stages.get_mut(index) else {
+            return;
+        };
+        let here = |pair: &&(StageId, StageId)| pair.0.index() == index;
+        let Some((_, port)) = self.drains.iter().find(here).copied() else {
+            return;
+        };
+        let line = drain.line();
+        while let Some(request) = drain.poll_pause(self.now) {
+            let at = request.at + line.time_of(WireBytes::new(PREAMBLE + FRAME_MIN));
+            let place = self.holds.partition_point(|(t, ..)| *t <= at);
+            let time = pause_time(request.quanta, line);
+            self.holds.insert(place, (at, port, time));
+            self.pause_count += 1;
+        }
+    }
+
+    /// Lets a port obey the next PAUSE if that is in by `end` and not behind the next event, and says
+    /// whether it was.
+    fn obey_pause(&mut self, next: Option<PicoTime>, end: PicoTime) -> bool {
+        let Some((at, port, time)) = self.holds.front().copied() else {
+            return false;
+        };
+        if at > end || next.is_some_and(|next| next < at) {
+            return false;
+        }
+        self.holds.pop_front();
+        self.now = self.now.max(at);
+        if let Some(Kind::Port(wire)) = self.stages.get_mut(port.index()) {
+            wire.hold(at, time);
+        }
+        self.wake_stage(port.index());
+        true
     }
 
     /// A packet has left a stage: on to the next, or to its end.
@@ -430,7 +298,7 @@ impl Network {
             return;
         };
         if packet.back {
-            tcp.sender.handle_segment(now, &packet.segment);
+            tcp.take_ack(now, &packet.segment);
             self.drive_sender(index, observer);
         } else {
             tcp.receiver.handle_segment(now, &packet.segment);
@@ -449,14 +317,23 @@ impl Network {
             let Some(first) = flow.forward.first().copied() else {
                 return;
             };
+            let datagram = matches!(flow.end, End::OnOff(_));
             let (len, segment) = match &mut flow.end {
                 End::Tcp(tcp) => {
                     if tcp.local_bytes >= tcp.local_limit {
+                        if tcp.next_ack(now) {
+                            continue;
+                        }
                         tcp.sender.handle_timer(now);
-                        self.queue.set(PLACES_PER_FLOW * index, tcp.sender.next_timer());
+                        let next = [tcp.sender.next_timer(), tcp.inbox_at()];
+                        self.queue
+                            .set(PLACES_PER_FLOW * index, next.into_iter().flatten().min());
                         return;
                     }
                     let Some(segment) = tcp.sender.poll_transmit(now) else {
+                        if tcp.next_ack(now) {
+                            continue;
+                        }
                         self.queue.set(PLACES_PER_FLOW * index, tcp.sender.next_wakeup());
                         return;
                     };
@@ -470,12 +347,23 @@ impl Network {
                         return;
                     }
                     source.emit();
-                    (pad(source.config().frame), datagram(now, source.config().payload))
+                    (
+                        pad(source.config().frame),
+                        payload_of(now, source.config().payload),
+                    )
                 }
             };
             self.follow_window(index, first);
             self.emitted.add(len);
-            let taken = self.offer(first, len, packet(index, false, segment), observer);
+            let taken = self.offer(
+                first,
+                len,
+                Packet {
+                    datagram,
+                    ..packet(index, false, segment)
+                },
+                observer,
+            );
             if let Some(Flow {
                 end: End::Tcp(tcp), ..
             }) = self.flows.get_mut(index)
@@ -531,10 +419,11 @@ fn packet(index: usize, back: bool, segment: Segment) -> Packet {
         hop: 0,
         back,
         segment,
+        datagram: false,
     }
 }
 
-fn datagram(now: PicoTime, payload: u32) -> Segment {
+fn payload_of(now: PicoTime, payload: u32) -> Segment {
     let mut segment = Segment::bare(SegmentKind::Data, now);
     segment.len = payload;
     segment

@@ -4,8 +4,9 @@ use super::flow::Packet;
 use crate::{
     pace::Spacing,
     units::{FrameBytes, PicoTime},
-    wan::{Departure, Link, PortWire, Shaper, Stage, StageCounters},
+    wan::{Departure, DrainPort, Link, PortWire, Shaper, Stage, StageCounters, WanLink},
 };
+use alloc::boxed::Box;
 
 /// A stage of a [`Network`](super::Network), by the order in which it was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +23,8 @@ pub(super) enum Kind {
     Port(PortWire<Packet>),
     Shaper(Shaper<Packet>),
     Link(Link<Packet>),
+    Wan(Box<WanLink<Packet>>),
+    Drain(Box<DrainPort<Packet>>),
 }
 
 macro_rules! each {
@@ -30,6 +33,8 @@ macro_rules! each {
             Kind::Port($stage) => $call,
             Kind::Shaper($stage) => $call,
             Kind::Link($stage) => $call,
+            Kind::Wan($stage) => $call,
+            Kind::Drain($stage) => $call,
         }
     };
 }

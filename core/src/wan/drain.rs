@@ -97,6 +97,11 @@ impl<T> DrainPort<T> {
         self.config.rate = rate;
     }
 
+    /// The wire on which frames come.
+    pub fn line(&self) -> LineRate {
+        self.config.line
+    }
+
     /// The next PAUSE frame that has been sent by `now`.
     pub fn poll_pause(&mut self, now: PicoTime) -> Option<PauseRequest> {
         self.serve(now);

@@ -27,6 +27,8 @@ pub(super) struct Built {
     pub egress: Vec<StageId>,
     pub shapers: BTreeMap<usize, StageId>,
     pub links: Vec<StageId>,
+    /// Receivers' cards with a rate of their own, by port.
+    pub drains: BTreeMap<usize, StageId>,
     /// The congestion control of every flow; empty for UDP.
     pub congestion: Vec<String>,
     pub mss: Vec<u32>,
@@ -41,6 +43,7 @@ pub(super) fn network(p: &Phase, topology: &Topology, s: &Settings, seed: u64) -
         egress: Vec::new(),
         shapers: BTreeMap::new(),
         links: Vec::new(),
+        drains: BTreeMap::new(),
         congestion: Vec::new(),
         mss: Vec::new(),
     };
@@ -79,9 +82,14 @@ fn stages(b: &mut Built, topology: &Topology, s: &Settings, seed: u64) -> Result
             b.shapers.insert(number, stage);
         }
     }
-    for (number, config) in topology.links.iter().flat_map(|l| l.directions).enumerate() {
-        let link = b.net.add_link(config, seed ^ ((number as u64) << 48))?;
+    for (number, config) in topology.links.iter().flat_map(|l| l.wan.clone()).enumerate() {
+        let link = b.net.add_wan(config, seed ^ ((number as u64) << 48))?;
         b.links.push(link);
+    }
+    for (number, (port, egress)) in ports.iter().zip(&b.egress).enumerate() {
+        if let Some(drain) = port.drain {
+            b.drains.insert(number, b.net.add_drain(drain, *egress)?);
+        }
     }
     Ok(())
 }
@@ -96,6 +104,7 @@ fn way(b: &Built, topology: &Topology, from: usize, to: usize) -> Result<Vec<Sta
     stages.extend(b.shapers.get(&from));
     stages.extend(links.iter().filter_map(|l| b.links.get(*l)));
     stages.extend(b.egress.get(to));
+    stages.extend(b.drains.get(&to));
     Ok(stages)
 }
 
@@ -157,14 +166,15 @@ fn tcp(
         },
         local_congestion: s.local_congestion.map(Into::into).unwrap_or_default(),
         cpu_per_frame: ns(&s.cpu_per_frame),
+        cpu_per_ack: ns(&s.cpu_per_ack),
         reaction_max: ns(&s.reaction),
         seed,
         ..SenderConfig::new(profile, algorithm, sizes)
     };
     let receiver = ReceiverConfig {
         profile,
-        window: f.window.as_ref().map_or(WINDOW, |w| w.value),
-        read_rate: None,
+        window: window(f, s),
+        read_rate: s.read_rate.as_ref().map(|rate| rate.value),
         mss: sizes.mss,
     };
     let id = b
@@ -183,6 +193,17 @@ fn tcp(
     b.congestion.push(algorithm.name().into());
     b.mss.push(sizes.mss);
     Ok(())
+}
+
+/// The effective window: as stated, or a third of the receive buffer. Paper 004, section II.B: Linux advertises
+/// (buffer - used) / 2, and what is used is the window itself, so the buffer must be three times that.
+fn window(f: &Flow, s: &Settings) -> u64 {
+    let third = s.receive_buffer.as_ref().map(|buffer| buffer.value / 3);
+    let stated = f.window.as_ref().map(|w| w.value);
+    match (stated, third) {
+        (Some(a), Some(b)) => a.min(b),
+        (a, b) => a.or(b).unwrap_or(WINDOW),
+    }
 }
 
 fn on_off(b: &mut Built, f: &Flow, p: &Phase, ip: IpVersion, forward: Vec<StageId>) -> Result<(), String> {

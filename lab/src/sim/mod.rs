@@ -15,6 +15,10 @@ mod settings;
 
 pub use settings::{Local, MAX_SEEDS, Pace, Settings};
 
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::SystemTime;
 
 use kuroshio_core::sim::Totals;
@@ -34,8 +38,9 @@ use crate::measure;
 use crate::result::{Calibration, Instrument, RunResult, Versions};
 use crate::trace::{Drops, Stream, Trace};
 
-/// How often the senders' state is read.
+/// How often the senders' state is read, and the most times in a phase.
 const SAMPLE_NS: u64 = 100_000_000;
+const MAX_SAMPLES: u64 = 10_000;
 
 /// A run in virtual time that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -74,17 +79,7 @@ pub fn run(e: &Experiment, say: &mut dyn FnMut(&str)) -> Result<Run, SimError> {
     let started_unix_s = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
-    let mut phases = Vec::new();
-    for p in &e.phases {
-        say(&format!(
-            "{}: {} for {} of virtual time",
-            e.name, p.name, p.duration.text
-        ));
-        phases.push(phase(e, p).map_err(|problem| SimError {
-            phase: p.name.clone(),
-            problem,
-        })?);
-    }
+    let phases = all_phases(e, say)?;
     let mut measured = Map::new();
     for w in &phases {
         let mut figures = measure::phase(e, &w.median.trace, &w.median.sent);
@@ -143,11 +138,64 @@ pub fn run(e: &Experiment, say: &mut dyn FnMut(&str)) -> Result<Run, SimError> {
     Ok(Run { result, traces, sent })
 }
 
+/// Runs the phases, as many at a time as there are processors: each is a function of its parameters and seed.
+fn all_phases(e: &Experiment, say: &mut dyn FnMut(&str)) -> Result<Vec<Whole>, SimError> {
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let (tell, told) = mpsc::channel();
+    let mut done: Vec<Option<Whole>> = e.phases.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        for _ in 0..workers.min(e.phases.len()) {
+            let (tell, next) = (tell.clone(), &next);
+            scope.spawn(move || {
+                while let Some((n, p)) = {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    e.phases.get(n).map(|p| (n, p))
+                } {
+                    // The other end listens until every worker has ended.
+                    let _ = tell.send((n, phase(e, p)));
+                }
+            });
+        }
+        drop(tell);
+        let mut problem = None;
+        for (n, outcome) in told {
+            let Some(p) = e.phases.get(n) else { continue };
+            match outcome {
+                Ok(whole) => {
+                    say(&format!(
+                        "{}: {}, {} of virtual time",
+                        e.name, p.name, p.duration.text
+                    ));
+                    if let Some(place) = done.get_mut(n) {
+                        *place = Some(whole);
+                    }
+                }
+                Err(m) => {
+                    // No further phase is begun.
+                    next.store(e.phases.len(), Ordering::Relaxed);
+                    problem.get_or_insert(SimError {
+                        phase: p.name.clone(),
+                        problem: m,
+                    });
+                }
+            }
+        }
+        match problem {
+            Some(problem) => Err(problem),
+            None => Ok(done.into_iter().flatten().collect()),
+        }
+    })
+}
+
 fn notes(e: &Experiment) -> Vec<String> {
     let mut notes = e.notes.clone();
     for p in &e.phases {
         let s = p.sim.or(&e.sim);
         let stack = s.stack().map_or("?", |stack| stack.name);
+        if !p.vars.is_empty() {
+            continue;
+        }
         notes.push(format!(
             "Simulated, {}: TCP stack {stack}, spacing at the senders {:?}, {} seeds.",
             p.name,
@@ -163,15 +211,15 @@ fn conservation(phases: &[Whole]) -> Check {
     let frames: u64 = phases.iter().map(|w| w.median.totals.emitted.frames).sum();
     Check {
         name: "frames conserved".into(),
-        bound: "emitted = delivered + dropped + held, frames and bytes, in every run".into(),
+        bound: "emitted + duplicated = delivered + dropped + held, frames and bytes, in every run".into(),
         value: format!("{frames} frames emitted"),
         ok: frames > 0 && phases.iter().all(|w| w.conserved),
     }
 }
 
 fn conserved(t: &Totals) -> bool {
-    t.emitted.frames == t.delivered.frames + t.dropped.frames + t.held.frames
-        && t.emitted.bytes == t.delivered.bytes + t.dropped.bytes + t.held.bytes
+    t.emitted.frames + t.duplicated.frames == t.delivered.frames + t.dropped.frames + t.held.frames
+        && t.emitted.bytes + t.duplicated.bytes == t.delivered.bytes + t.dropped.bytes + t.held.bytes
 }
 
 fn phase(e: &Experiment, p: &Phase) -> Result<Whole, String> {
@@ -237,7 +285,9 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
         .collect();
     let links = b.links.first().map(|first| (first.0 as usize, b.links.len()));
     let end_ns = p.duration.ns();
-    let mut record = Record::new(p.flows.len(), end_ns, links.filter(|_| !widths.is_empty()));
+    let bin_ns = s.record.as_ref().map(crate::experiment::Span::ns);
+    let links = links.filter(|_| !widths.is_empty());
+    let mut record = Record::new(p.flows.len(), end_ns, bin_ns, links);
     let mut sent: Vec<Sent> = b
         .congestion
         .iter()
@@ -248,6 +298,7 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
             ..Sent::default()
         })
         .collect();
+    let sample_ns = SAMPLE_NS.max(end_ns.div_ceil(MAX_SAMPLES));
     let mut now_ns = 0;
     loop {
         b.net.run_until(PicoTime::from_ns(now_ns), &mut record);
@@ -255,9 +306,10 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
         if now_ns >= end_ns {
             break;
         }
-        now_ns = (now_ns + SAMPLE_NS).min(end_ns);
+        now_ns = (now_ns + sample_ns).min(end_ns);
     }
     let scheduled_peaks = widths.iter().map(|w| (*w, record.peak(*w))).collect();
+    let bin_ns = record.bin_ns();
     let streams = p
         .flows
         .iter()
@@ -273,6 +325,11 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
             duration_ns: end_ns,
             streams,
             drops: drops(&b),
+            link_drops: link_drops(&b, topology),
+            bin_ns,
+            rtts_us: sent.iter().filter_map(rtts).collect(),
+            usage: Vec::new(),
+            vars: p.vars.clone(),
             scheduled_peaks,
         },
         sent,
@@ -302,9 +359,17 @@ fn sample(b: &Built, sent: &mut [Sent], now_ns: u64) {
     }
 }
 
+/// The least and the last smoothed round-trip time of a sender, us.
+fn rtts(sent: &Sent) -> Option<(u32, u32)> {
+    let known = || sent.samples.iter().map(|s| s.rtt_us).filter(|rtt| *rtt > 0);
+    Some((known().min()?, known().last()?))
+}
+
 fn drops(b: &Built) -> Drops {
     let sum = |stages: &mut dyn Iterator<Item = StageCounters>| -> u64 {
-        stages.map(|c| c.queue_full.frames).sum()
+        stages
+            .map(|c| c.queue_full.frames + c.aqm_dropped.frames + c.too_big.frames)
+            .sum()
     };
     let counters = |stage| b.net.counters(stage);
     let links = b.links.iter().filter_map(|l| counters(*l));
@@ -312,6 +377,14 @@ fn drops(b: &Built) -> Drops {
         routers: sum(&mut links.clone()) + sum(&mut b.egress.iter().filter_map(|s| counters(*s))),
         shapers: sum(&mut b.shapers.values().filter_map(|s| counters(*s))),
         ports: sum(&mut b.ports.iter().filter_map(|s| counters(*s))),
+        cards: sum(&mut b.drains.values().filter_map(|s| counters(*s))),
         loss: links.map(|c| c.lost.frames).sum(),
     }
+}
+
+/// Frames that each direction of each link refused.
+fn link_drops(b: &Built, topology: &Topology) -> Vec<(String, u64)> {
+    let counters = b.links.iter().filter_map(|l| b.net.counters(*l));
+    let refused = counters.map(|c| c.dropped().frames - c.lost.frames);
+    topology.link_names().into_iter().zip(refused).collect()
 }

@@ -14,21 +14,28 @@ const BIN_NS: u64 = 2_000_000;
 pub(super) struct Record {
     /// Frames by flow.
     pub flows: Vec<Vec<Frame>>,
-    bins: bool,
+    /// Width of the bins; none keeps every frame.
+    bin_ns: Option<u64>,
     /// The first stage that is a link, and the arrivals at each (ps, frame bytes) when they are asked for.
     first_link: usize,
     links: Vec<Vec<(i64, u64)>>,
 }
 
 impl Record {
-    pub fn new(flows: usize, duration_ns: u64, links: Option<(usize, usize)>) -> Self {
+    /// `bin_ns` is the width asked for; a long phase is binned without being asked.
+    pub fn new(flows: usize, duration_ns: u64, bin_ns: Option<u64>, links: Option<(usize, usize)>) -> Self {
         let (first_link, count) = links.unwrap_or((usize::MAX, 0));
         Self {
             flows: vec![Vec::new(); flows],
-            bins: duration_ns > FRAMES_UP_TO_NS,
+            bin_ns: bin_ns.or((duration_ns > FRAMES_UP_TO_NS).then_some(BIN_NS)),
             first_link,
             links: vec![Vec::new(); count],
         }
+    }
+
+    /// Width of the bins, ns; 0 when every frame is kept.
+    pub fn bin_ns(&self) -> u64 {
+        self.bin_ns.unwrap_or(0)
     }
 
     /// Most bytes that came to any one link within any window of a width.
@@ -45,12 +52,12 @@ impl Observer for Record {
         };
         let mut t = at.as_ns();
         let bytes = u32::try_from(frame.get()).unwrap_or(u32::MAX);
-        if self.bins {
-            t -= t % BIN_NS;
+        if let Some(bin_ns) = self.bin_ns {
+            t -= t % bin_ns.max(1);
         }
         let t_ns = i64::try_from(t).unwrap_or(i64::MAX);
         match list.last_mut() {
-            Some(last) if self.bins && last.t_ns == t_ns => {
+            Some(last) if self.bin_ns.is_some() && last.t_ns == t_ns => {
                 last.frame = last.frame.saturating_add(bytes);
                 last.payload = last.payload.saturating_add(payload);
             }

@@ -4,10 +4,14 @@
 use kuroshio_core::tcp::{LocalCongestion, Profile};
 use serde::Deserialize;
 
-use crate::experiment::{Bytes, Span};
+use crate::experiment::{Bytes, Rate, Span};
 
 /// Most seeds of one experiment.
 pub const MAX_SEEDS: u32 = 1_000;
+
+/// Narrowest and widest windows that are kept instead of frames.
+const MIN_RECORD_NS: u64 = 1_000_000;
+const MAX_RECORD_NS: u64 = 1_000_000_000;
 
 /// How a sender's host spaces its frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -60,6 +64,18 @@ pub struct Settings {
     /// CPU time of a sender for every data frame.
     #[serde(default)]
     pub cpu_per_frame: Option<Span>,
+    /// CPU time of a sender for every ACK.
+    #[serde(default)]
+    pub cpu_per_ack: Option<Span>,
+    /// Receive buffer in the kernel's terms, a third of which is the effective window (paper 004).
+    #[serde(default)]
+    pub receive_buffer: Option<Bytes>,
+    /// Payload rate at which the receiving application reads; at once by default.
+    #[serde(default)]
+    pub read_rate: Option<Rate>,
+    /// Keep the bytes of windows of this width instead of every frame: for long or fast runs.
+    #[serde(default)]
+    pub record: Option<Span>,
     /// Longest random time before a sender reacts to an ACK.
     #[serde(default)]
     pub reaction: Option<Span>,
@@ -82,6 +98,10 @@ impl Settings {
             local_congestion: a.local_congestion.or(b.local_congestion),
             send_buffer: a.send_buffer.or(b.send_buffer),
             cpu_per_frame: a.cpu_per_frame.or(b.cpu_per_frame),
+            cpu_per_ack: a.cpu_per_ack.or(b.cpu_per_ack),
+            receive_buffer: a.receive_buffer.or(b.receive_buffer),
+            read_rate: a.read_rate.or(b.read_rate),
+            record: a.record.or(b.record),
             reaction: a.reaction.or(b.reaction),
             fast_alpha: a.fast_alpha.or(b.fast_alpha),
             seeds: a.seeds.or(b.seeds),
@@ -108,6 +128,11 @@ impl Settings {
     /// What is wrong and what would be valid.
     pub fn validate(&self) -> Result<(), String> {
         self.stack()?;
+        if let Some(record) = &self.record
+            && !(MIN_RECORD_NS..=MAX_RECORD_NS).contains(&record.ns())
+        {
+            return Err(format!("record {:?}: want 1ms to 1s", record.text));
+        }
         match self.seeds {
             Some(0) => Err("want 1 seed or more".into()),
             Some(n) if n > MAX_SEEDS => Err(format!("{n} seeds: at most {MAX_SEEDS}")),

@@ -303,6 +303,11 @@ impl Sender {
         }
     }
 
+    /// Until when its CPU, or its reaction, is busy.
+    pub fn busy_to(&self) -> PicoTime {
+        self.busy_to
+    }
+
     /// When the timer expires.
     pub fn next_timer(&self) -> Option<PicoTime> {
         self.timer
