@@ -14,6 +14,7 @@ pub mod measure;
 pub mod page;
 pub mod report;
 pub mod result;
+pub mod set;
 pub mod sim;
 mod sockopt;
 pub mod trace;

@@ -72,6 +72,17 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
     m.insert("dropped_router_frames".into(), json!(t.drops.routers));
     m.insert("dropped_shaper_frames".into(), json!(t.drops.shapers));
     m.insert("dropped_port_frames".into(), json!(t.drops.ports));
+    if !t.cuts.is_empty() {
+        m.insert("window_cuts".into(), json!(t.cuts));
+    }
+    if !t.losses_ms.is_empty() {
+        let list: Vec<_> = t
+            .losses_ms
+            .iter()
+            .map(|(t_ms, frames)| json!({ "t_ms": t_ms, "frames": frames }))
+            .collect();
+        m.insert("losses".into(), Value::Array(list));
+    }
     m.insert("streams".into(), Value::Array(streams));
     Value::Object(m)
 }

@@ -172,6 +172,7 @@ impl Network {
             local_bytes: 0,
             local_limit: flow.sender.profile.local_limit.unwrap_or(u64::MAX),
             window_paced: false,
+            queue_time: None,
             sender: Sender::new(flow.sender),
             receiver: Receiver::new(flow.receiver),
         };
@@ -193,7 +194,9 @@ impl Network {
     }
 
     /// Lets the shaper at a connection's interface follow its window: one window per round trip (dynamic
-    /// pacing of paper 001), set anew for every frame that comes to it.
+    /// pacing of paper 001), set anew for every frame that comes to it or leaves it. What counts as round trip
+    /// is the smoothed RTT less the time that frames wait in this interface (PSPacer's sch_psp.c,
+    /// `estimate_target_rate`): else a queue here would keep the rate down and so keep itself.
     pub fn pace_by_window(&mut self, flow: FlowId) -> Result<(), SimError> {
         let Some(Flow {
             end: End::Tcp(tcp),
@@ -397,11 +400,21 @@ impl Network {
         {
             let waited = tcp.local_bytes >= tcp.local_limit;
             tcp.local_bytes = tcp.local_bytes.saturating_sub(len.get());
+            let paced = tcp.window_paced && packet.segment.len > 0;
+            if paced {
+                tcp.waited(self.now - packet.segment.stamp);
+            }
             if waited && tcp.local_bytes < tcp.local_limit {
                 self.queue.set(PLACES_PER_FLOW * index, Some(self.now));
             }
+            if paced && let Some(first) = flow.forward.first().copied() {
+                self.follow_window(index, first);
+            }
         }
         packet.hop += 1;
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
         let way = if packet.back {
             &flow.backward
         } else {
@@ -494,7 +507,9 @@ impl Network {
             end: End::Tcp(tcp), ..
         }) = self.flows.get(index)
             && tcp.window_paced
-            && let Some(rate) = tcp.sender.window_rate()
+            && let Some(rate) = tcp
+                .sender
+                .window_rate(tcp.queue_time.unwrap_or(PicoDuration::ZERO))
             && let Some(stage) = self.stages.get_mut(first.index())
         {
             stage.set_spacing(self.now, Spacing::Rate(rate));

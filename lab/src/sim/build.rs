@@ -164,6 +164,7 @@ fn tcp(
         profile,
         window: f.window.as_ref().map_or(WINDOW, |w| w.value),
         read_rate: None,
+        memory: s.receive_memory()?,
         mss: sizes.mss,
     };
     let id = b

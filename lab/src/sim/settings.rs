@@ -1,13 +1,15 @@
 //! What the simulator needs to know beyond the topology: `[sim]` of an experiment, `[phase.sim]` of a
 //! phase, which goes before it field by field.
 
-use kuroshio_core::tcp::{LocalCongestion, Profile};
+use kuroshio_core::tcp::{LocalCongestion, Profile, ReceiveMemory};
 use serde::Deserialize;
 
 use crate::experiment::{Bytes, Span};
 
 /// Most seeds of one experiment.
 pub const MAX_SEEDS: u32 = 1_000;
+/// Most memory of one frame.
+const FRAME_MEMORY_MAX: u32 = 1 << 20;
 
 /// How a sender's host spaces its frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -45,7 +47,7 @@ impl From<Local> for LocalCongestion {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// TCP stack, `linux-2.6.14` (the default) or `modern`.
+    /// TCP stack, `linux-2.6.14` (the default), `linux-2.6.14.2` or `modern`.
     #[serde(default)]
     pub profile: Option<String>,
     /// Spacing at the senders.
@@ -57,6 +59,13 @@ pub struct Settings {
     /// Usable part of the send buffer; without limit by default.
     #[serde(default)]
     pub send_buffer: Option<Bytes>,
+    /// Receive buffer in bytes of memory, of which what waits above a gap takes `frame_memory` for every
+    /// frame; without limit by default.
+    #[serde(default)]
+    pub receive_buffer: Option<Bytes>,
+    /// Memory that a full frame takes in the receive buffer (Linux `truesize`).
+    #[serde(default)]
+    pub frame_memory: Option<Bytes>,
     /// CPU time of a sender for every data frame.
     #[serde(default)]
     pub cpu_per_frame: Option<Span>,
@@ -81,6 +90,8 @@ impl Settings {
             pace: a.pace.or(b.pace),
             local_congestion: a.local_congestion.or(b.local_congestion),
             send_buffer: a.send_buffer.or(b.send_buffer),
+            receive_buffer: a.receive_buffer.or(b.receive_buffer),
+            frame_memory: a.frame_memory.or(b.frame_memory),
             cpu_per_frame: a.cpu_per_frame.or(b.cpu_per_frame),
             reaction: a.reaction.or(b.reaction),
             fast_alpha: a.fast_alpha.or(b.fast_alpha),
@@ -102,12 +113,33 @@ impl Settings {
         })
     }
 
+    /// The receivers' memory, when it has a limit.
+    ///
+    /// # Errors
+    /// When one of its two values is missing or a frame takes no memory or more than 1 MiB.
+    pub fn receive_memory(&self) -> Result<Option<ReceiveMemory>, String> {
+        let (buffer, frame) = match (&self.receive_buffer, &self.frame_memory) {
+            (None, None) => return Ok(None),
+            (Some(buffer), Some(frame)) => (buffer, frame),
+            _ => return Err("want receive_buffer and frame_memory, or neither".into()),
+        };
+        let per_segment = u32::try_from(frame.value)
+            .ok()
+            .filter(|bytes| (1..=FRAME_MEMORY_MAX).contains(bytes))
+            .ok_or_else(|| format!("frame_memory {}: want 1B to 1MiB", frame.text))?;
+        Ok(Some(ReceiveMemory {
+            buffer: buffer.value,
+            per_segment,
+        }))
+    }
+
     /// Refuses what cannot be run.
     ///
     /// # Errors
     /// What is wrong and what would be valid.
     pub fn validate(&self) -> Result<(), String> {
         self.stack()?;
+        self.receive_memory()?;
         match self.seeds {
             Some(0) => Err("want 1 seed or more".into()),
             Some(n) if n > MAX_SEEDS => Err(format!("{n} seeds: at most {MAX_SEEDS}")),
