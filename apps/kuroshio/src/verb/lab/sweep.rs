@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 const EXAMPLE: &str = "\
 Example:
-  kuroshio lab sweep psp-bic --set link.ocean.queue=256KB,1MB,4MB --set sim.profile=linux-2.6.14,modern
+  kuroshio lab sweep psp-bic --set link.ocean.queue=256kB,1MB,4MB --set sim.profile=linux-2.6.14,modern
   kuroshio lab sweep pfldnet --set sim.fast_alpha=20,200 --set duration=60s --jobs 2 --json
 Keys:
   link.NAME.{capacity|one_way_delay|queue|loss}     port.HOST/PORT.{wire|mtu|queue}
@@ -216,11 +216,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     }
     let table = json!({ "experiment": args.name, "mode": "sim", "combinations": jobs.len(), "failed": failed, "rows": rows });
-    write(&args.out, &table, &rows).map_err(|m| Failure::failed(format!("{}: {m}", args.out.display())))?;
+    let keys: Vec<&str> = args.sets.iter().map(|(key, _)| key.as_str()).collect();
+    let csv = csv(&keys, &rows);
+    write(&args.out, &table, &csv).map_err(|m| Failure::failed(format!("{}: {m}", args.out.display())))?;
     if args.json {
         print(&serde_json::to_string_pretty(&table).map_err(|m| Failure::failed(m.to_string()))?);
     } else {
-        print(csv(&rows).trim_end());
+        print(csv.trim_end());
         print(&format!("table: {}", args.out.join("sweep.csv").display()));
     }
     Ok(ExitCode::from(u8::from(failed > 0)))
@@ -277,16 +279,16 @@ fn stop(running: &mut Vec<(&Job, Child)>) {
     running.clear();
 }
 
-fn write(out: &Path, table: &Value, rows: &[Value]) -> std::io::Result<()> {
+fn write(out: &Path, table: &Value, csv: &str) -> std::io::Result<()> {
     fs::create_dir_all(out)?;
-    fs::write(out.join("sweep.csv"), csv(rows))?;
+    fs::write(out.join("sweep.csv"), csv)?;
     let mut file = File::create(out.join("sweep.json"))?;
     serde_json::to_writer_pretty(&mut file, table).map_err(std::io::Error::other)?;
     writeln!(file)
 }
 
-/// The rows with the columns of the first one, which all have.
-fn csv(rows: &[Value]) -> String {
+/// The rows under their columns: the keys, then what was measured.
+fn csv(keys: &[&str], rows: &[Value]) -> String {
     let cell = |value: &Value| match value {
         Value::String(text) if text.contains(['"', ',', '\n']) => {
             format!("\"{}\"", text.replace('"', "\"\""))
@@ -294,18 +296,20 @@ fn csv(rows: &[Value]) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let columns: Vec<&String> = rows
-        .first()
-        .and_then(Value::as_object)
-        .into_iter()
-        .flat_map(Map::keys)
+    let measured = ["retransmitted_segments", "checks_hold", "run"];
+    let columns: Vec<&str> = keys
+        .iter()
+        .copied()
+        .chain(["phase"])
+        .chain(FIGURES)
+        .chain(measured)
         .collect();
-    let mut text = columns.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(",");
+    let mut text = columns.join(",");
     text.push('\n');
     for row in rows {
         let line: Vec<String> = columns
             .iter()
-            .map(|c| row.get(c.as_str()).map(cell).unwrap_or_default())
+            .map(|c| row.get(c).map(cell).unwrap_or_default())
             .collect();
         text.push_str(&line.join(","));
         text.push('\n');
@@ -342,8 +346,15 @@ mod tests {
 
     #[test]
     fn a_cell_with_a_comma_is_quoted() {
-        let rows = [json!({ "b": "x, \"y\"", "a": 1.5 })];
-        assert_eq!(csv(&rows), "a,b\n1.5,\"x, \"\"y\"\"\"\n");
-        assert_eq!(csv(&[]), "\n");
+        let rows = [json!({ "k": "x, \"y\"", "phase": "p", "dropped_router_frames": 7 })];
+        let text = csv(&["k"], &rows);
+        let mut lines = text.lines();
+        assert_eq!(
+            lines
+                .next()
+                .map(|l| l.starts_with("k,phase,mean_sum_frame_mbps,")),
+            Some(true)
+        );
+        assert_eq!(lines.next(), Some("\"x, \"\"y\"\"\",p,,,7,,,,,"));
     }
 }
