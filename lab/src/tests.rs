@@ -372,7 +372,7 @@ fn wrong_parameters_of_the_simulator_say_what_is_wrong() {
         (
             "profile = \"linux-2.6.14\"",
             "profile = \"bsd\"",
-            "linux-2.6.14, modern",
+            "linux-2.6.14, linux-2.6.14.2, modern",
         ),
         (
             "local_congestion = \"ignore\"",
