@@ -47,6 +47,7 @@ fn tcp(profile: Profile, algorithm: Algorithm, forward: Vec<StageId>, backward: 
             profile,
             window: 8 << 20,
             read_rate: None,
+            memory: None,
             mss: sizes.mss,
         },
         forward,
@@ -221,6 +222,33 @@ fn the_interface_follows_the_window() {
     let counters = net.counters(link_stage).expect("a link");
     assert!(counters.departed.frames > 100);
     assert!(counters.queued_max.get() <= 2 * 1_518, "{}", counters.queued_max);
+}
+
+#[test]
+fn an_interface_that_follows_the_window_does_not_keep_a_queue() {
+    let mut net = Network::new();
+    let interface = net
+        .add_shaper(ShaperConfig {
+            line: LineRate::GIGABIT,
+            spacing: Spacing::Gap(WireBytes::new(12)),
+            queue_limit: ROOM,
+        })
+        .expect("a shaper");
+    let far = net
+        .add_link(link(500, 1_000_000, Ratio::ZERO), 0)
+        .expect("a link");
+    let backward = way(&mut net, link(1_000, 8 << 20, Ratio::ZERO), 0);
+    let ways = (vec![interface, far], backward);
+    let flow = net
+        .add_tcp(tcp(Profile::LINUX_2_6_14, Algorithm::Bic, ways.0, ways.1))
+        .expect("a flow");
+    net.pace_by_window(flow).expect("an interface that shapes");
+    net.run_until(PicoTime::from_ms(600), &mut Silent);
+    let sender = net.sender(flow).expect("a sender");
+    assert!(sender.window().cwnd > 100, "past its slow start");
+    // 20 ms there and back. A pacer that took the whole RTT would keep what slow start left here: 40 ms.
+    let rtt = sender.rtt().smoothed().expect("a sample");
+    assert!(rtt < PicoDuration::from_ms(25), "{rtt}");
 }
 
 fn on_off(forward: Vec<StageId>) -> OnOffFlow {

@@ -149,7 +149,7 @@ fn round(control: &mut impl CongestionControl, window: &mut Window, now: PicoTim
 
 #[test]
 fn bic_searches_as_its_module_does() {
-    let mut bic = Bic::new();
+    let mut bic = Bic::new(32);
     let mut window = Window::new(2, 1 << 22, Counting::PerAck);
     bic.init(&mut window);
     assert_eq!(window.ssthresh, 100, "initial_ssthresh");
@@ -168,7 +168,7 @@ fn bic_searches_as_its_module_does() {
 
 #[test]
 fn bic_is_linear_far_from_its_maximum_and_slow_near_it() {
-    let mut bic = Bic::new();
+    let mut bic = Bic::new(32);
     let mut window = Window::new(2, 1 << 22, Counting::PerAck);
     bic.init(&mut window);
     window.cwnd = 10_000;
@@ -265,4 +265,52 @@ proptest! {
         prop_assert!(root.pow(3) <= u128::from(value));
         prop_assert!((root + 1).pow(3) > u128::from(value));
     }
+}
+
+/// What a step of a control leaves: ACKs for one segment more, the target and the threshold after a loss.
+fn step(control: &mut impl CongestionControl, cwnd: u32) -> (u32, u32, u32) {
+    let mut window = Window::new(cwnd, 1 << 22, Counting::PerSegment);
+    window.ssthresh = 1;
+    let mut acks = 0;
+    while window.cwnd == cwnd {
+        let ack = acked(PicoTime::ZERO, u64::from(acks), &window);
+        control.increase(&mut window, &ack);
+        acks += 1;
+    }
+    window.cwnd = cwnd;
+    let left = control.threshold(&window, PicoTime::ZERO);
+    (acks, control.target().unwrap_or(cwnd), left)
+}
+
+#[test]
+fn steps_are_those_of_the_kernels_modules() {
+    let mut lines = include_str!("../vectors/congestion.csv").lines();
+    let header =
+        "algorithm,max_increment,last_max,cwnd,acks_for_one_more,target_after_loss,ssthresh_after_loss";
+    assert_eq!(lines.next(), Some(header));
+    let mut count = 0;
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        let numbers: Vec<u32> = fields[1..].iter().map(|f| f.parse().expect("a number")).collect();
+        let [most, last_max, cwnd, acks, target, left] = numbers[..] else {
+            panic!("{line}: seven fields");
+        };
+        let got = match fields[0] {
+            "bic" => {
+                let mut bic = Bic::new(most);
+                // A loss at the last maximum is what sets it.
+                bic.threshold(
+                    &Window::new(last_max, 1 << 22, Counting::PerSegment),
+                    PicoTime::ZERO,
+                );
+                step(&mut bic, cwnd)
+            }
+            "scalable" => step(&mut Scalable, cwnd),
+            "reno" => step(&mut Reno, cwnd),
+            other => panic!("{other}: no such control here"),
+        };
+        assert_eq!(got, (acks, target, left), "{line}");
+        count += 1;
+    }
+    assert!(count > 400, "vectors are missing");
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use kuroshio_core::{
     tcp::{
-        Block, IpVersion, Kind, LocalCongestion, Profile, Ranges, Receiver, ReceiverConfig, RttEstimator,
-        SackBlocks, Segment, Sender, SenderConfig, Sizes, State, cc::Algorithm,
+        Block, IpVersion, Kind, LocalCongestion, Profile, Ranges, ReceiveMemory, Receiver, ReceiverConfig,
+        RttEstimator, SackBlocks, Segment, Sender, SenderConfig, Sizes, State, cc::Algorithm,
     },
     units::{BitRate, PicoDuration, PicoTime},
 };
@@ -30,6 +30,7 @@ fn receiver(profile: Profile, window: u64) -> Receiver {
         profile,
         window,
         read_rate: None,
+        memory: None,
         mss: MSS as u32,
     })
 }
@@ -294,6 +295,81 @@ fn a_window_that_still_opens_is_acknowledged_at_once() {
     assert_eq!(windows, [6, 8]);
 }
 
+/// A receiver whose window is open, with 3/4 of a buffer as its window.
+fn remembering(buffer: Option<u64>) -> Receiver {
+    let mut receiver = Receiver::new(ReceiverConfig {
+        profile: Profile::LINUX_2_6_14,
+        window: 8 * MSS,
+        read_rate: None,
+        memory: buffer.map(|buffer| ReceiveMemory {
+            buffer,
+            per_segment: 2_000,
+        }),
+        mss: MSS as u32,
+    });
+    for seq in 0..4 {
+        receiver.handle_segment(ms(seq), &data(seq));
+        receiver.poll_transmit(ms(seq)).expect("an ACK at once");
+    }
+    receiver
+}
+
+#[test]
+fn what_waits_above_a_gap_takes_memory_from_the_window() {
+    let edge = |buffer: Option<u64>| {
+        let mut receiver = remembering(buffer);
+        // 4 and 6 are missing; then 4 comes.
+        for seq in [5, 7, 8, 9, 10, 11, 4] {
+            receiver.handle_segment(ms(10), &data(seq));
+        }
+        let ack = receiver.poll_transmit(ms(10)).expect("an ACK");
+        assert_eq!(ack.ack, 6 * MSS);
+        ack.ack + u64::from(ack.window)
+    };
+    // Five segments of 2000 bytes are held: 3/4 of the remaining 6000 are less than what was promised, which
+    // stays: 8 segments above the fourth.
+    assert_eq!(edge(Some(16_000)), (4 + 8) * MSS);
+    // With much memory, or when none is counted, the window is whole.
+    assert_eq!(edge(Some(160_000)), (6 + 8) * MSS);
+    assert_eq!(edge(None), (6 + 8) * MSS);
+}
+
+#[test]
+fn full_memory_is_copied_into_pages_and_closes_the_window() {
+    let mut receiver = remembering(Some(100_000));
+    // 51 segments of 2000 bytes are above the buffer; in pages of 3700 bytes they are 20 of 4272.
+    for seq in 5..57 {
+        receiver.handle_segment(ms(10), &data(seq));
+    }
+    assert_eq!((receiver.stats().collapses, receiver.stats().refused), (1, 0));
+    // Until pages do not help either: 57 segments are 23 pages, 58 are 23, ...
+    for seq in 57..200 {
+        receiver.handle_segment(ms(11), &data(seq));
+    }
+    assert!(receiver.stats().refused > 100, "{:?}", receiver.stats());
+    // All of it is read as soon as the gap is filled, and the window opens again from two segments.
+    receiver.handle_segment(ms(12), &data(4));
+    let ack = receiver.poll_transmit(ms(12)).expect("an ACK");
+    assert!((57..100).contains(&(ack.ack / MSS)), "{}", ack.ack / MSS);
+    assert_eq!(u64::from(ack.window), 4 * MSS);
+}
+
+#[test]
+fn a_cut_says_where_the_window_was() {
+    let mut sender = open(sender(Profile::LINUX_2_6_14, Algorithm::Bic));
+    burst(&mut sender, ms(100));
+    assert_eq!(sender.cuts(), (0, None));
+    let timer = sender.next_timer().expect("a timer");
+    sender.handle_timer(timer);
+    let (count, cut) = sender.cuts();
+    let cut = cut.expect("a cut");
+    assert_eq!(
+        (count, cut.at, cut.timeout, cut.in_slow_start),
+        (1, timer, true, true)
+    );
+    assert_eq!((cut.ssthresh, cut.target), (2, cut.cwnd));
+}
+
 #[test]
 fn a_slow_reader_closes_the_window_and_opens_it_again() {
     let mut receiver = Receiver::new(ReceiverConfig {
@@ -301,6 +377,7 @@ fn a_slow_reader_closes_the_window_and_opens_it_again() {
         window: 4 * MSS,
         // One segment in 10 ms.
         read_rate: BitRate::new(MSS * 800),
+        memory: None,
         mss: MSS as u32,
     });
     let mut window = 0;

@@ -57,6 +57,7 @@ fn tcp(algorithm: Algorithm, profile: Profile) -> Network {
             profile,
             window: 12_582_912,
             read_rate: None,
+            memory: None,
             mss: sizes.mss,
         },
         forward,

@@ -167,6 +167,32 @@ pub enum What {
         /// Greatest number of bytes.
         at_most_bytes: u64,
     },
+    /// How often a window was cut in a phase (simulator).
+    Cuts {
+        /// Phase.
+        phase: String,
+        /// Those alone that came in slow start after an earlier cut.
+        #[serde(default)]
+        in_later_slow_start: bool,
+        /// Least number.
+        #[serde(default)]
+        at_least: Option<u64>,
+        /// Greatest number.
+        #[serde(default)]
+        at_most: Option<u64>,
+    },
+    /// The lowest window that the congestion control searched for after a cut in a phase, against the one
+    /// after the first cut (simulator).
+    TargetKept {
+        /// Phase.
+        phase: String,
+        /// Least share.
+        #[serde(default)]
+        at_least: Option<f64>,
+        /// Greatest share.
+        #[serde(default)]
+        at_most: Option<f64>,
+    },
 }
 
 /// A check's outcome.
@@ -197,7 +223,9 @@ impl CheckSpec {
             | What::WindowsNearMean { phase, .. }
             | What::WindowPeak { phase, .. }
             | What::PacedRate { phase, .. }
-            | What::ScheduledPeak { phase, .. } => vec![phase],
+            | What::ScheduledPeak { phase, .. }
+            | What::Cuts { phase, .. }
+            | What::TargetKept { phase, .. } => vec![phase],
             What::MeanShare { phase, of, .. } => vec![phase, of],
             What::Rise(rise) => vec![&rise.phase],
             What::Cpu(cpu) => vec![&cpu.phase],
@@ -220,7 +248,16 @@ impl CheckSpec {
     /// What is missing.
     pub fn validate(&self) -> Result<(), String> {
         let (width, from, to) = match &self.what {
+            What::TargetKept {
+                at_least: None,
+                at_most: None,
+                ..
+            } => return Err("want at_least or at_most".into()),
+            What::TargetKept { .. } => return Ok(()),
             What::Drops {
+                at_least, at_most, ..
+            }
+            | What::Cuts {
                 at_least, at_most, ..
             } => {
                 return match (at_least, at_most) {
@@ -451,6 +488,39 @@ impl What {
             What::Cpu(cpu) => cpu.measure(find(traces, &cpu.phase)?),
             What::Knee(knee) => knee.measure(traces),
             What::RttGrowth(growth) => growth.measure(find(traces, &growth.phase)?),
+            What::Cuts {
+                phase,
+                in_later_slow_start,
+                at_least,
+                at_most,
+            } => {
+                let t = find(traces, phase)?;
+                let cuts = t.cuts.iter().enumerate();
+                let counted: Vec<String> = cuts
+                    .filter(|(i, c)| !in_later_slow_start || (*i > 0 && c.in_slow_start))
+                    .map(|(_, c)| format!("{:.1} s at {} segments", c.t_ms as f64 / 1e3, c.cwnd_segments))
+                    .collect();
+                let n = counted.len() as u64;
+                let ok = t.streams.iter().any(|s| !s.frames.is_empty())
+                    && at_least.is_none_or(|m| n >= m)
+                    && at_most.is_none_or(|m| n <= m);
+                let first = counted.get(..3).unwrap_or(&counted).join(", ");
+                Some((format!("{n} of {} cuts: {first}", t.cuts.len()), ok))
+            }
+            What::TargetKept {
+                phase,
+                at_least,
+                at_most,
+            } => {
+                let cuts = &find(traces, phase)?.cuts;
+                let first = f64::from(cuts.first()?.target_segments);
+                let least = f64::from(cuts.iter().map(|c| c.target_segments).min()?);
+                let share = least / first;
+                Some((
+                    format!("{least} of {first} segments = {share:.3}"),
+                    first > 0.0 && at_least.is_none_or(|m| share >= m) && at_most.is_none_or(|m| share <= m),
+                ))
+            }
             What::ScheduledPeak {
                 phase,
                 width,

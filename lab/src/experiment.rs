@@ -8,7 +8,8 @@
 //! [[setting]]   one per parameter: value, where it is from
 //! [topology]    in the testbed's form ([[topology.host]], [[topology.host.port]], [[topology.link]])
 //! [[sweep]]     many phases in few lines (see [`crate::sweep`]); [topology] may then have holes
-//! [[phase]]     one run: duration, [[phase.flow]] workload, [[phase.shape]] shapers laid over ports
+//! [[phase]]     one run: duration, [[phase.flow]] workload, [[phase.shape]] shapers laid over ports,
+//!               [phase.set] links and ports that differ
 //! [[check]]     what must hold; with `mode` only in that mode
 //! [sim]         parameters of the simulator ([phase.sim] goes before it)
 //! ```
@@ -51,6 +52,8 @@ const FILES: &[(&str, &str)] = &[
     ("lfn-cpu", include_str!("../lfn-cpu.toml")),
     ("lfn-pause", include_str!("../lfn-pause.toml")),
     ("lfn-real", include_str!("../lfn-real.toml")),
+    ("psp-slow-start", include_str!("../psp-slow-start.toml")),
+    ("pfldnet", include_str!("../pfldnet.toml")),
 ];
 
 /// An experiment that cannot be used, and why.
@@ -252,6 +255,9 @@ pub struct Phase {
     /// What the phase of a sweep stands for; empty for others.
     #[serde(skip)]
     pub vars: Vars,
+    /// Links and ports that differ in this phase: keys of [`crate::set`].
+    #[serde(default)]
+    pub set: std::collections::BTreeMap<String, String>,
     /// The testbed's topology with the shapers in place; made from `[topology]` when parsed.
     #[serde(skip)]
     pub topology_toml: String,
@@ -327,6 +333,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// When there is none of that name (the message lists those there are) or its file is wrong.
 pub fn load(name: &str) -> Result<Experiment, ExperimentError> {
+    load_with(name, &[])
+}
+
+/// The experiment of that name with keys of [`crate::set`] changed, in their order.
+///
+/// # Errors
+/// As [`load`], and when a key is unknown or names nothing in the experiment.
+pub fn load_with(name: &str, sets: &[(String, String)]) -> Result<Experiment, ExperimentError> {
     let Some((_, text)) = FILES.iter().find(|(n, _)| *n == name) else {
         let known: Vec<_> = names().collect();
         return Err(ExperimentError::new(
@@ -334,7 +348,7 @@ pub fn load(name: &str) -> Result<Experiment, ExperimentError> {
             format!("there is none of that name; there are {}", known.join(", ")),
         ));
     };
-    parse(name, text)
+    parse_with(name, text, sets)
 }
 
 /// Reads an experiment file.
@@ -342,11 +356,27 @@ pub fn load(name: &str) -> Result<Experiment, ExperimentError> {
 /// # Errors
 /// When the file is no such experiment: the message says where and what would be valid.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
+    parse_with(name, text, &[])
+}
+
+fn parse_with(name: &str, text: &str, sets: &[(String, String)]) -> Result<Experiment, ExperimentError> {
     let fail = |p: String| ExperimentError::new(name, p);
     if text.len() > MAX_FILE_BYTES {
         return Err(fail(format!("{} bytes: at most {MAX_FILE_BYTES}", text.len())));
     }
-    let mut e: Experiment = toml::from_str(text).map_err(|e| fail(e.to_string()))?;
+    let mut e: Experiment = match sets {
+        // From the text, so that a message can say the line.
+        [] => toml::from_str(text).map_err(|e| fail(e.to_string()))?,
+        sets => {
+            let mut table: toml::Table = toml::from_str(text).map_err(|e| fail(e.to_string()))?;
+            for (key, value) in sets {
+                crate::set::experiment(&mut table, key, value).map_err(fail)?;
+            }
+            table
+                .try_into()
+                .map_err(|e: toml::de::Error| fail(e.to_string()))?
+        }
+    };
     if e.name != name {
         return Err(fail(format!("its name field says {:?}", e.name)));
     }
@@ -398,7 +428,7 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
 /// checks its flows.
 fn complete(e: &Experiment, p: &mut Phase) -> Result<(), String> {
     if let Some(other) = &p.as_experiment {
-        if !p.flows.is_empty() || !p.shapes.is_empty() || *other == e.name {
+        if !p.flows.is_empty() || !p.shapes.is_empty() || !p.set.is_empty() || *other == e.name {
             return Err(format!(
                 "phase {:?}: `as` stands alone and names another one",
                 p.name
@@ -415,6 +445,10 @@ fn complete(e: &Experiment, p: &mut Phase) -> Result<(), String> {
     } else {
         let mut topology = e.topology.clone();
         sweep::fill(&mut topology, &p.vars).map_err(|m| format!("phase {:?}: topology: {m}", p.name))?;
+        for (key, value) in &p.set {
+            crate::set::topology(&mut topology, key, value)
+                .map_err(|m| format!("phase {:?}: {m}", p.name))?;
+        }
         for s in &p.shapes {
             lay(&mut topology, s).map_err(|m| format!("phase {:?}: {m}", p.name))?;
         }

@@ -8,8 +8,8 @@
 
 mod calibrate;
 pub mod check;
-pub mod compare;
 mod check_tcp;
+pub mod compare;
 pub mod cpu;
 pub mod experiment;
 pub mod flow;
@@ -19,6 +19,7 @@ pub mod overview;
 pub mod page;
 pub mod report;
 pub mod result;
+pub mod set;
 pub mod sim;
 mod sockopt;
 pub mod sweep;

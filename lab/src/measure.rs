@@ -88,6 +88,17 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
     if !t.vars.is_empty() {
         m.insert("sweep".into(), json!(t.vars));
     }
+    if !t.cuts.is_empty() {
+        m.insert("window_cuts".into(), json!(t.cuts));
+    }
+    if !t.losses_ms.is_empty() {
+        let list: Vec<_> = t
+            .losses_ms
+            .iter()
+            .map(|(t_ms, frames)| json!({ "t_ms": t_ms, "frames": frames }))
+            .collect();
+        m.insert("losses".into(), Value::Array(list));
+    }
     m.insert("streams".into(), Value::Array(streams));
     Value::Object(m)
 }

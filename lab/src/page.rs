@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::compare::Compared;
 use crate::check::What;
+use crate::compare::Compared;
 use crate::experiment::Experiment;
 use crate::flow::Sent;
 use crate::report::{Align, Color, Plot, Report, Series, StreamWindows, Table, Verdict, width_words};

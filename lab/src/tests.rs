@@ -1,8 +1,8 @@
 //! Experiments are whole and cited; checks hold and fail on the right sides of their bounds.
 
 use crate::check::{Check, CheckSpec};
-use crate::experiment::{Level, load, names, parse};
-use crate::trace::{Drops, Frame, Stream, Trace, peak_in_any_window, quantile};
+use crate::experiment::{Experiment, Level, load, load_with, names, parse};
+use crate::trace::{Cut, Drops, Frame, Stream, Trace, peak_in_any_window, quantile};
 
 const MS: u64 = 1_000_000;
 
@@ -53,14 +53,18 @@ fn every_experiment_is_whole_and_cited() {
             "lfn-startup",
             "lfn-cpu",
             "lfn-pause",
-            "lfn-real"
+            "lfn-real",
+            "psp-slow-start",
+            "pfldnet"
         ]
     );
     for name in names() {
         let e = load(name).expect(name);
         assert!(
-            e.source.paper.starts_with("00")
-                && (e.source.figure.starts_with("fig.") || e.source.figure.starts_with("none, the text")),
+            ["00", "PFLDnet"].iter().any(|p| e.source.paper.starts_with(p))
+                && ["fig.", "table", "none, the text"]
+                    .iter()
+                    .any(|f| e.source.figure.starts_with(f)),
             "{name}"
         );
         assert!(!e.source.section.is_empty() && !e.figures.is_empty(), "{name}");
@@ -376,7 +380,7 @@ fn wrong_parameters_of_the_simulator_say_what_is_wrong() {
         (
             "profile = \"linux-2.6.14\"",
             "profile = \"bsd\"",
-            "linux-2.6.14, modern",
+            "linux-2.6.14, linux-2.6.14.2, modern",
         ),
         (
             "local_congestion = \"ignore\"",
@@ -396,4 +400,97 @@ fn wrong_parameters_of_the_simulator_say_what_is_wrong() {
     let e = parse("gnet1-shaped", &text).expect("whole");
     let problem = crate::sim::run(&e, &mut |_| {}).expect_err("bbr").to_string();
     assert!(problem.contains("bbr") && problem.contains("cubic"), "{problem}");
+}
+
+fn cut(t_ms: u64, target_segments: u32, in_slow_start: bool) -> Cut {
+    Cut {
+        stream: "s".into(),
+        t_ms,
+        cwnd_segments: target_segments,
+        ssthresh_segments: target_segments / 2,
+        target_segments,
+        in_slow_start,
+        timeout: false,
+    }
+}
+
+#[test]
+fn cuts_are_counted_and_targets_compared() {
+    let with = |cuts: &[Cut]| {
+        [Trace {
+            cuts: cuts.to_vec(),
+            ..steady("p", 1_518, MS, 10 * MS)
+        }]
+    };
+    let again = "kind = 'cuts'\nphase = 'p'\nin_later_slow_start = true";
+    let (some, none) = (
+        spec(&format!("{again}\nat_least = 1")),
+        spec(&format!("{again}\nat_most = 0")),
+    );
+    // The first cut, which ends the first slow start, does not count.
+    let first = with(&[cut(1, 5_000, true), cut(2, 4_900, false)]);
+    let second = with(&[cut(1, 5_000, true), cut(2, 3_000, true)]);
+    assert!(!eval(&some, &first).ok && eval(&none, &first).ok);
+    assert!(eval(&some, &second).ok && !eval(&none, &second).ok);
+    // A phase in which nothing arrived shows nothing.
+    let silent = [Trace {
+        phase: "p".into(),
+        ..Trace::default()
+    }];
+    assert!(!eval(&none, &silent).ok);
+
+    let kept = spec("kind = 'target-kept'\nphase = 'p'\nat_least = 0.8");
+    let fell = spec("kind = 'target-kept'\nphase = 'p'\nat_most = 0.8");
+    assert!(eval(&kept, &first).ok && !eval(&fell, &first).ok);
+    assert!(!eval(&kept, &second).ok && eval(&fell, &second).ok);
+    assert!(!eval(&fell, &with(&[])).ok, "no cut, nothing to compare");
+    let unbound = spec("kind = 'target-kept'\nphase = 'p'");
+    assert!(unbound.validate().is_err());
+}
+
+#[test]
+fn keys_change_what_they_name_and_nothing_else() {
+    let with = |key: &str, value: &str| load_with("pfldnet", &[(key.into(), value.into())]);
+    let e = with("link.ocean.one_way_delay", "7ms").expect("a key");
+    assert!(e.phases.iter().all(|p| p.topology_toml.contains("7ms")));
+    let e = with("flow.stream.window", "1MiB").expect("a key");
+    assert!(
+        e.phases
+            .iter()
+            .flat_map(|p| &p.flows)
+            .all(|f| f.window.as_ref().is_some_and(|w| w.value == 1 << 20))
+    );
+    let e = with("sim.fast_alpha", "20").expect("a key");
+    assert!(e.phases.iter().all(|p| p.sim.fast_alpha == Some(20)));
+    let e = with("duration", "3s").expect("a key");
+    assert!(e.phases.iter().all(|p| p.duration.ns() == 3_000 * MS));
+    let e = with("port.pc/eth0.mtu", "9000B").expect("a key");
+    assert!(e.phases.iter().all(|p| p.topology_toml.contains("9000B")));
+    let e = with("seed", "77").expect("a key");
+    assert!(e.phases.iter().all(|p| p.topology_toml.contains("seed = 77")));
+    // A phase's own queue, and a sweep's before it.
+    let count = |e: &Experiment, queue: &str| {
+        e.phases
+            .iter()
+            .filter(|p| p.topology_toml.contains(queue))
+            .count()
+    };
+    let e = load("pfldnet").expect("it");
+    assert_eq!((count(&e, "\"64KiB\""), count(&e, "\"512KiB\"")), (4, 4));
+    let e = with("link.ocean.queue", "99KiB").expect("a key");
+    assert_eq!(count(&e, "\"99KiB\""), e.phases.len());
+    for (key, value, says) in [
+        ("link.nowhere.queue", "1MB", "no link"),
+        ("link.ocean.colour", "1MB", "capacity, one_way_delay, queue, loss"),
+        ("flow.other.window", "1MB", "no flow"),
+        ("port.pc.mtu", "9000B", "HOST/PORT"),
+        ("sim.seeds", "many", "no number"),
+        ("sim.seeds", "0", "1 seed or more"),
+        ("sim.profile", "linux-9", "linux-2.6.14.2"),
+        ("sim.frame_memory", "5", "unit"),
+        ("colour", "red", "link.NAME"),
+    ] {
+        let problem = with(key, value).expect_err(key).to_string();
+        assert!(problem.contains(says), "{key}: {problem}");
+    }
 }

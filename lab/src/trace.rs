@@ -53,6 +53,25 @@ pub struct Drops {
     pub loss: u64,
 }
 
+/// A sender's window that was cut (simulator only).
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Cut {
+    /// The flow.
+    pub stream: String,
+    /// When, from the start of the phase.
+    pub t_ms: u64,
+    /// The window before.
+    pub cwnd_segments: u32,
+    /// The threshold after.
+    pub ssthresh_segments: u32,
+    /// The window that the congestion control searches for from now on (`W_max`).
+    pub target_segments: u32,
+    /// Whether the window was in slow start.
+    pub in_slow_start: bool,
+    /// Whether the retransmission timer cut it.
+    pub timeout: bool,
+}
+
 /// A phase's record.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
@@ -77,7 +96,17 @@ pub struct Trace {
     /// Most bytes of all streams that left the shapers within any window of the width asked for, by
     /// scheduled stamps: (width in ns, bytes). Empty when the run has no shapers.
     pub scheduled_peaks: Vec<(u64, u64)>,
+    /// The senders' windows that were cut, by rising time (simulator only).
+    pub cuts: Vec<Cut>,
+    /// When routers' and ports' queues dropped frames, by rising time, and how many in that millisecond
+    /// (simulator only): at most [`MAX_LOSS_TIMES`] entries, the first ones.
+    pub losses_ms: Vec<(u64, u64)>,
 }
+
+/// Most milliseconds with losses that a phase's record names.
+pub const MAX_LOSS_TIMES: usize = 10_000;
+/// Most cuts that a phase's record names.
+pub const MAX_CUTS: usize = 10_000;
 
 impl Trace {
     /// Bytes of one stream in the whole windows of `width_ns` between `from_ns` and `to_ns`.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     tcp::{Kind, Receiver, ReceiverConfig, Segment, Sender, SenderConfig, Sizes},
-    units::{PayloadBytes, PicoTime},
+    units::{PayloadBytes, PicoDuration, PicoTime},
     wan::{Cargo, Mark},
     wire::{FlowKey, PROTOCOL_TCP, PROTOCOL_UDP, Packet as IpPacket, TcpFlags, TcpHeader},
 };
@@ -98,6 +98,9 @@ pub struct OnOffFlow {
     pub forward: Vec<StageId>,
 }
 
+/// The part of the smoothed queueing time that every frame replaces (PSPacer's sch_psp.c, `QTIME_ALPHA` 4).
+const QUEUE_TIME_PART: u64 = 16;
+
 #[derive(Debug, Clone)]
 pub(super) struct Tcp {
     pub sender: Sender,
@@ -111,6 +114,19 @@ pub(super) struct Tcp {
     pub local_limit: u64,
     /// The shaper of the interface follows the window (dynamic pacing).
     pub window_paced: bool,
+    /// How long its frames wait in the interface, smoothed by a sixteenth; `None` before the first.
+    pub queue_time: Option<PicoDuration>,
+}
+
+impl Tcp {
+    /// A frame that waited so long leaves the interface.
+    pub fn waited(&mut self, time: PicoDuration) {
+        let smoothed = self.queue_time.map_or(time, |old| {
+            let old = old.as_ps();
+            PicoDuration::from_ps(old - old / QUEUE_TIME_PART + time.as_ps() / QUEUE_TIME_PART)
+        });
+        self.queue_time = Some(smoothed);
+    }
 }
 
 impl Tcp {

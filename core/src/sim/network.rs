@@ -265,11 +265,21 @@ impl Network {
         {
             let waited = tcp.local_bytes >= tcp.local_limit;
             tcp.local_bytes = tcp.local_bytes.saturating_sub(len.get());
+            let paced = tcp.window_paced && packet.segment.len > 0;
+            if paced {
+                tcp.waited(self.now - packet.segment.stamp);
+            }
             if waited && tcp.local_bytes < tcp.local_limit {
                 self.queue.set(PLACES_PER_FLOW * index, Some(self.now));
             }
+            if paced && let Some(first) = flow.forward.first().copied() {
+                self.follow_window(index, first);
+            }
         }
         packet.hop += 1;
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
         let way = if packet.back {
             &flow.backward
         } else {
@@ -382,7 +392,9 @@ impl Network {
             end: End::Tcp(tcp), ..
         }) = self.flows.get(index)
             && tcp.window_paced
-            && let Some(rate) = tcp.sender.window_rate()
+            && let Some(rate) = tcp
+                .sender
+                .window_rate(tcp.queue_time.unwrap_or(PicoDuration::ZERO))
             && let Some(stage) = self.stages.get_mut(first.index())
         {
             stage.set_spacing(self.now, Spacing::Rate(rate));

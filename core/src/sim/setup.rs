@@ -152,6 +152,7 @@ impl Network {
             local_bytes: 0,
             local_limit: flow.sender.profile.local_limit.unwrap_or(u64::MAX),
             window_paced: false,
+            queue_time: None,
             sender: Sender::new(flow.sender),
             receiver: Receiver::new(flow.receiver),
         };
@@ -173,7 +174,9 @@ impl Network {
     }
 
     /// Lets the shaper at a connection's interface follow its window: one window per round trip (dynamic
-    /// pacing of paper 001), set anew for every frame that comes to it.
+    /// pacing of paper 001), set anew for every frame that comes to it or leaves it. What counts as round trip
+    /// is the smoothed RTT less the time that frames wait in this interface (PSPacer's sch_psp.c,
+    /// `estimate_target_rate`): else a queue here would keep the rate down and so keep itself.
     pub fn pace_by_window(&mut self, flow: FlowId) -> Result<(), SimError> {
         let Some(Flow {
             end: End::Tcp(tcp),

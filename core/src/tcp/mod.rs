@@ -38,8 +38,8 @@ mod window;
 
 pub use profile::{Counting, Detection, Profile, Reduction};
 pub use ranges::Ranges;
-pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
+pub use receiver::{ReceiveMemory, Receiver, ReceiverConfig, ReceiverStats};
 pub use rtt::RttEstimator;
 pub use segment::{Block, IpVersion, Kind, SACK_BLOCKS_MAX, SackBlocks, Segment, Sizes};
-pub use sender::{LocalCongestion, Pacing, Sender, SenderConfig, SenderStats, State};
+pub use sender::{Cut, LocalCongestion, Pacing, Sender, SenderConfig, SenderStats, State};
 pub use window::Window;

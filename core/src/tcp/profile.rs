@@ -8,7 +8,11 @@
 //! | window in recovery | rate halving, one segment down for every second ACK, never above flight + 1 | proportional (PRR, RFC 6937) |
 //! | after recovery | as low as flight left it, then slow start to the threshold | the threshold |
 //! | CUBIC leaves slow start by | loss | HyStart |
+//! | BIC's `max_increment` | 32 (`linux-2.6.14.2`: 16) | 16 |
 //! | full interface queue | local congestion: window reduced, try again on the next ACK | not reached: two superframes per socket (TSQ) |
+//!
+//! `linux-2.6.14.2` is `linux-2.6.14` with the one change that its second stable update made to TCP, "tcp: BIC
+//! max increment too large" (ChangeLog-2.6.14.2): paper 001 names that kernel.
 //!
 //! Sources: Linux 2.6.14 net/ipv4/tcp_input.c (`tcp_fastretrans_alert`, `tcp_cwnd_down`,
 //! `tcp_moderate_cwnd`, `tcp_mark_head_lost`, `tcp_enter_loss`, `tcp_init_cwnd`), tcp_output.c
@@ -54,6 +58,8 @@ pub struct Profile {
     pub detection: Detection,
     /// How the window comes down.
     pub reduction: Reduction,
+    /// BIC's most segments a round trip, delayed ACKs allowed for (net/ipv4/tcp_bic.c, `max_increment`).
+    pub bic_max_increment: u32,
     /// Whether CUBIC uses HyStart.
     pub hystart: bool,
     /// Initial window whatever the segment's size; by [`Profile::initial_window`] when `None`.
@@ -71,12 +77,20 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Paper 001's kernel to the digit.
+    pub const LINUX_2_6_14_2: Profile = Profile {
+        name: "linux-2.6.14.2",
+        bic_max_increment: 16,
+        ..Profile::LINUX_2_6_14
+    };
+
     /// The kernel of the papers (001: 2.6.14.2; 000 and 003: 2.4, whose sender differs little).
     pub const LINUX_2_6_14: Profile = Profile {
         name: "linux-2.6.14",
         counting: Counting::PerAck,
         detection: Detection::Fack,
         reduction: Reduction::RateHalving,
+        bic_max_increment: 32,
         hystart: false,
         initial_segments: None,
         rto_initial: PicoDuration::from_secs(3),
@@ -92,6 +106,7 @@ impl Profile {
         counting: Counting::PerSegment,
         detection: Detection::Rack,
         reduction: Reduction::Prr,
+        bic_max_increment: 16,
         hystart: true,
         initial_segments: Some(10),
         rto_initial: PicoDuration::from_secs(1),
@@ -102,7 +117,7 @@ impl Profile {
     };
 
     /// Every profile.
-    pub const ALL: [Profile; 2] = [Profile::LINUX_2_6_14, Profile::MODERN];
+    pub const ALL: [Profile; 3] = [Profile::LINUX_2_6_14, Profile::LINUX_2_6_14_2, Profile::MODERN];
 
     /// The profile of that name.
     pub fn named(name: &str) -> Option<Profile> {

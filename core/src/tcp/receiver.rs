@@ -17,6 +17,21 @@
 //! every segment is acknowledged at once. So slow start doubles until about half a window has arrived, and
 //! grows by a half per round trip from there.
 //!
+//! **Memory** ([`ReceiveMemory`], optional). What waits above a gap is held as whole buffers of the network
+//! card, not as payload, and the window is what is left of the socket buffer (Linux 2.6.14:
+//! `skb_set_owner_r`; `tcp_win_from_space` with `tcp_adv_win_scale` 2; `__tcp_select_window`):
+//!
+//! ```text
+//!   space = 3/4 (buffer - held)         window = min(space, opened), its right edge never moves back
+//!   opened grows while it is below both the window and the space (tcp_grow_window, check 1)
+//!   held > buffer:  opened = 2 segments (tcp_clamp_window), and runs of bytes are copied into pages
+//!                   (tcp_prune_queue, tcp_collapse); still over it: the segment is refused
+//! ```
+//!
+//! So a long recovery at a large window closes the receiver's window although the application reads at
+//! once. The kernel's last resort, throwing away what it has SACKed, is not modelled: the newest segment is
+//! refused instead. Without it memory has no limit.
+//!
 //! ACKs (RFC 5681, section 4.2; Linux net/ipv4/tcp_input.c, `__tcp_ack_snd_check`): at once for the first
 //! [`quick_acks`](super::Profile::quick_acks), for every second segment, and whenever something is missing
 //! or a gap is filled; else after the ACK delay. SACK blocks: the newest first (RFC 2018, section 4).
@@ -42,6 +57,27 @@ fn first_segments(mss: u32) -> u64 {
     }
 }
 
+/// Payload that fits a page after `tcp_collapse` (i386: 4096 less `struct skb_shared_info` and headers), and
+/// what that page is charged with: itself and `struct sk_buff`.
+const PAGE_PAYLOAD: u64 = 3_700;
+const PAGE_CHARGE: u64 = 4_096 + 176;
+
+/// A socket's receive memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiveMemory {
+    /// The buffer, bytes of memory (Linux `sk_rcvbuf`).
+    pub buffer: u64,
+    /// What a full segment is charged with, bytes of memory (Linux `skb->truesize`).
+    pub per_segment: u32,
+}
+
+impl ReceiveMemory {
+    /// The window that a free part of the buffer is worth (`tcp_win_from_space`, `tcp_adv_win_scale` 2).
+    fn window_of(free: u64) -> u64 {
+        free - free / 4
+    }
+}
+
 /// What a receiver is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverConfig {
@@ -51,6 +87,8 @@ pub struct ReceiverConfig {
     pub window: u64,
     /// Payload rate at which the application reads; at once when `None`.
     pub read_rate: Option<BitRate>,
+    /// Memory for what waits above a gap; without limit when `None`.
+    pub memory: Option<ReceiveMemory>,
     /// Payload of a full segment, bytes.
     pub mss: u32,
 }
@@ -66,6 +104,10 @@ pub struct ReceiverStats {
     pub bytes: u64,
     /// ACKs sent.
     pub acks: u64,
+    /// Times that the memory was full and its content was copied into pages.
+    pub collapses: u64,
+    /// Segments refused because even that was not enough.
+    pub refused: u64,
 }
 
 /// The receiver of a connection.
@@ -75,6 +117,9 @@ pub struct Receiver {
     scale: u32,
     next: u64,
     above: Ranges,
+    /// Memory charged for what is above a gap, and its payload.
+    held: u64,
+    held_payload: u64,
     /// Starts of the blocks that grew last, newest first.
     recent: [Option<u64>; SACK_BLOCKS_MAX],
     /// Stamp to echo: that of the earliest segment not yet answered (RFC 7323, section 4.3).
@@ -104,6 +149,8 @@ impl Receiver {
             scale,
             next: 0,
             above: Ranges::new(),
+            held: 0,
+            held_payload: 0,
             recent: [None; SACK_BLOCKS_MAX],
             echo: PicoTime::ZERO,
             last_ack: 0,
@@ -148,8 +195,11 @@ impl Receiver {
             self.next = end;
             if had_gap {
                 self.join();
+                if self.config.memory.is_some() {
+                    self.release();
+                }
             }
-            let grows = self.opened < self.config.window;
+            let grows = self.opened < self.config.window.min(self.space());
             if grows {
                 let more = self.opened + 2 * u64::from(self.config.mss);
                 self.opened = more.min(self.config.window);
@@ -184,12 +234,56 @@ impl Receiver {
         }
     }
 
+    /// The window that the free memory is worth.
+    #[inline]
+    fn space(&self) -> u64 {
+        self.config.memory.map_or(u64::MAX, |memory| {
+            ReceiveMemory::window_of(memory.buffer.saturating_sub(self.held))
+        })
+    }
+
+    /// Makes room for a segment above a gap; says whether there is any.
+    fn make_room(&mut self) -> bool {
+        let Some(memory) = self.config.memory else {
+            return true;
+        };
+        if self.held <= memory.buffer {
+            return true;
+        }
+        self.quick = 0;
+        self.opened = self.opened.min(2 * u64::from(self.config.mss));
+        self.stats.collapses += 1;
+        let pages: u64 = self
+            .above
+            .iter()
+            .map(|(start, end)| (end - start).div_ceil(PAGE_PAYLOAD))
+            .sum();
+        self.held = self.held.min(pages.saturating_mul(PAGE_CHARGE));
+        self.held <= memory.buffer
+    }
+
+    /// Gives back the memory of what is in order now.
+    fn release(&mut self) {
+        let payload: u64 = self.above.iter().map(|(start, end)| end - start).sum();
+        let share = u128::from(self.held) * u128::from(payload);
+        // At most `held`: what is left is part of what was there.
+        self.held = (share / u128::from(self.held_payload.max(1))) as u64;
+        self.held_payload = payload;
+    }
+
     /// Keeps a segment above a gap.
     fn keep(&mut self, seq: u64, end: u64) {
-        let mut fresh = false;
-        self.above.insert(seq, end, |_, _| fresh = true);
-        if !fresh {
+        if !self.make_room() {
+            self.stats.refused += 1;
+            return;
+        }
+        let mut fresh = 0;
+        self.above.insert(seq, end, |from, to| fresh += to - from);
+        if fresh == 0 {
             self.stats.duplicates += 1;
+        } else if let Some(memory) = self.config.memory {
+            self.held += u64::from(memory.per_segment);
+            self.held_payload += fresh;
         }
         let Some((start, _)) = self.above.range_of(seq) else {
             return;
@@ -241,7 +335,7 @@ impl Receiver {
     /// The right edge of the window, which never moves back.
     #[inline]
     fn window(&mut self, now: PicoTime) -> u32 {
-        let right = self.read(now) + self.opened;
+        let right = self.read(now) + self.opened.min(self.space());
         let room = right.max(self.edge).saturating_sub(self.next);
         let field = (room >> self.scale).min(FIELD_MAX) << self.scale;
         self.edge = self.next + field;

@@ -175,6 +175,7 @@ fn tcp(
         profile,
         window: window(f, s),
         read_rate: s.read_rate.as_ref().map(|rate| rate.value),
+        memory: s.receive_memory()?,
         mss: sizes.mss,
     };
     let id = b
@@ -198,7 +199,9 @@ fn tcp(
 /// The effective window: as stated, or a third of the receive buffer. Paper 004, section II.B: Linux advertises
 /// (buffer - used) / 2, and what is used is the window itself, so the buffer must be three times that.
 fn window(f: &Flow, s: &Settings) -> u64 {
-    let third = s.receive_buffer.as_ref().map(|buffer| buffer.value / 3);
+    // Where the memory of what waits is counted, the window follows from that.
+    let buffer = s.receive_buffer.as_ref().filter(|_| s.frame_memory.is_none());
+    let third = buffer.map(|buffer| buffer.value / 3);
     let stated = f.window.as_ref().map(|w| w.value);
     match (stated, third) {
         (Some(a), Some(b)) => a.min(b),

@@ -36,11 +36,15 @@ use crate::flow::{Sample, Sent};
 use crate::live::Run;
 use crate::measure;
 use crate::result::{Calibration, Instrument, RunResult, Versions};
-use crate::trace::{Drops, Stream, Trace};
+use crate::trace::{Cut, Drops, MAX_CUTS, Stream, Trace};
 
 /// How often the senders' state is read, and the most times in a phase.
 const SAMPLE_NS: u64 = 100_000_000;
 const MAX_SAMPLES: u64 = 10_000;
+/// How often the senders are asked whether their window was cut, in phases of up to [`CUTS_SEEN_NS`]: less than
+/// any round trip that can cut it twice here.
+const CUT_NS: u64 = 10_000_000;
+const CUTS_SEEN_NS: u64 = 600_000_000_000;
 
 /// A run in virtual time that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -298,16 +302,24 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
             ..Sent::default()
         })
         .collect();
-    let sample_ns = SAMPLE_NS.max(end_ns.div_ceil(MAX_SAMPLES));
+    let sample_ns = SAMPLE_NS
+        .max(end_ns.div_ceil(MAX_SAMPLES))
+        .next_multiple_of(CUT_NS);
+    let step_ns = if end_ns > CUTS_SEEN_NS { sample_ns } else { CUT_NS };
     let mut now_ns = 0;
+    let mut cuts = Cuts::new(b.flows.len());
     loop {
         b.net.run_until(PicoTime::from_ns(now_ns), &mut record);
-        sample(&b, &mut sent, now_ns);
+        cuts.look(&b, p);
+        if now_ns % sample_ns == 0 || now_ns >= end_ns {
+            sample(&b, &mut sent, now_ns);
+        }
         if now_ns >= end_ns {
             break;
         }
-        now_ns = (now_ns + sample_ns).min(end_ns);
+        now_ns = (now_ns + step_ns).min(end_ns);
     }
+    let losses_ms = std::mem::take(&mut record.losses_ms);
     let scheduled_peaks = widths.iter().map(|w| (*w, record.peak(*w))).collect();
     let bin_ns = record.bin_ns();
     let streams = p
@@ -331,10 +343,48 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
             usage: Vec::new(),
             vars: p.vars.clone(),
             scheduled_peaks,
+            cuts: cuts.list,
+            losses_ms,
         },
         sent,
         totals: b.net.totals(),
     })
+}
+
+/// The senders' windows that were cut so far.
+struct Cuts {
+    seen: Vec<u64>,
+    list: Vec<Cut>,
+}
+
+impl Cuts {
+    fn new(flows: usize) -> Self {
+        Self {
+            seen: vec![0; flows],
+            list: Vec::new(),
+        }
+    }
+
+    fn look(&mut self, b: &Built, p: &Phase) {
+        for ((flow, seen), name) in b.flows.iter().zip(&mut self.seen).zip(&p.flows) {
+            let Some((count, Some(cut))) = b.net.sender(*flow).map(kuroshio_core::tcp::Sender::cuts) else {
+                continue;
+            };
+            if count == *seen || self.list.len() >= MAX_CUTS {
+                continue;
+            }
+            *seen = count;
+            self.list.push(Cut {
+                stream: name.name.clone(),
+                t_ms: cut.at.as_ms(),
+                cwnd_segments: cut.cwnd,
+                ssthresh_segments: cut.ssthresh,
+                target_segments: cut.target,
+                in_slow_start: cut.in_slow_start,
+                timeout: cut.timeout,
+            });
+        }
+    }
 }
 
 fn sample(b: &Built, sent: &mut [Sent], now_ns: u64) {

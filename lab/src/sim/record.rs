@@ -3,7 +3,7 @@
 use kuroshio_core::sim::{FlowId, Observer, StageId};
 use kuroshio_core::units::{FrameBytes, PicoTime};
 
-use crate::trace::{Frame, peak_in_any_window};
+use crate::trace::{Frame, MAX_LOSS_TIMES, peak_in_any_window};
 
 /// Longest phase of which every frame is kept; of longer ones the bytes of every [`BIN_NS`].
 const FRAMES_UP_TO_NS: u64 = 120_000_000_000;
@@ -19,6 +19,8 @@ pub(super) struct Record {
     /// The first stage that is a link, and the arrivals at each (ps, frame bytes) when they are asked for.
     first_link: usize,
     links: Vec<Vec<(i64, u64)>>,
+    /// Milliseconds in which frames were dropped, and how many.
+    pub losses_ms: Vec<(u64, u64)>,
 }
 
 impl Record {
@@ -30,6 +32,7 @@ impl Record {
             bin_ns: bin_ns.or((duration_ns > FRAMES_UP_TO_NS).then_some(BIN_NS)),
             first_link,
             links: vec![Vec::new(); count],
+            losses_ms: Vec::new(),
         }
     }
 
@@ -66,6 +69,16 @@ impl Observer for Record {
                 frame: bytes,
                 payload,
             }),
+        }
+    }
+
+    fn dropped(&mut self, _stage: StageId, _flow: FlowId, at: PicoTime) {
+        let t_ms = at.as_ms();
+        let room = self.losses_ms.len() < MAX_LOSS_TIMES;
+        match self.losses_ms.last_mut() {
+            Some((last, frames)) if *last == t_ms => *frames += 1,
+            _ if room => self.losses_ms.push((t_ms, 1)),
+            _ => {}
         }
     }
 

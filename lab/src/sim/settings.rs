@@ -1,13 +1,15 @@
 //! What the simulator needs to know beyond the topology: `[sim]` of an experiment, `[phase.sim]` of a
 //! phase, which goes before it field by field.
 
-use kuroshio_core::tcp::{LocalCongestion, Profile};
+use kuroshio_core::tcp::{LocalCongestion, Profile, ReceiveMemory};
 use serde::Deserialize;
 
 use crate::experiment::{Bytes, Rate, Span};
 
 /// Most seeds of one experiment.
 pub const MAX_SEEDS: u32 = 1_000;
+/// Most memory of one frame.
+const FRAME_MEMORY_MAX: u32 = 1 << 20;
 
 /// Narrowest and widest windows that are kept instead of frames.
 const MIN_RECORD_NS: u64 = 1_000_000;
@@ -49,7 +51,7 @@ impl From<Local> for LocalCongestion {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// TCP stack, `linux-2.6.14` (the default) or `modern`.
+    /// TCP stack, `linux-2.6.14` (the default), `linux-2.6.14.2` or `modern`.
     #[serde(default)]
     pub profile: Option<String>,
     /// Spacing at the senders.
@@ -61,15 +63,19 @@ pub struct Settings {
     /// Usable part of the send buffer; without limit by default.
     #[serde(default)]
     pub send_buffer: Option<Bytes>,
+    /// Receive buffer in the kernel's terms. Alone: a third of it is the effective window (paper 004). With
+    /// `frame_memory`: bytes of memory, of which what waits above a gap takes that for every frame.
+    #[serde(default)]
+    pub receive_buffer: Option<Bytes>,
+    /// Memory that a full frame takes in the receive buffer (Linux `truesize`).
+    #[serde(default)]
+    pub frame_memory: Option<Bytes>,
     /// CPU time of a sender for every data frame.
     #[serde(default)]
     pub cpu_per_frame: Option<Span>,
     /// CPU time of a sender for every ACK.
     #[serde(default)]
     pub cpu_per_ack: Option<Span>,
-    /// Receive buffer in the kernel's terms, a third of which is the effective window (paper 004).
-    #[serde(default)]
-    pub receive_buffer: Option<Bytes>,
     /// Payload rate at which the receiving application reads; at once by default.
     #[serde(default)]
     pub read_rate: Option<Rate>,
@@ -97,9 +103,10 @@ impl Settings {
             pace: a.pace.or(b.pace),
             local_congestion: a.local_congestion.or(b.local_congestion),
             send_buffer: a.send_buffer.or(b.send_buffer),
+            receive_buffer: a.receive_buffer.or(b.receive_buffer),
+            frame_memory: a.frame_memory.or(b.frame_memory),
             cpu_per_frame: a.cpu_per_frame.or(b.cpu_per_frame),
             cpu_per_ack: a.cpu_per_ack.or(b.cpu_per_ack),
-            receive_buffer: a.receive_buffer.or(b.receive_buffer),
             read_rate: a.read_rate.or(b.read_rate),
             record: a.record.or(b.record),
             reaction: a.reaction.or(b.reaction),
@@ -122,6 +129,26 @@ impl Settings {
         })
     }
 
+    /// The receivers' memory, when what waits in it is counted.
+    ///
+    /// # Errors
+    /// When a frame takes no memory, more than 1 MiB, or memory of no buffer.
+    pub fn receive_memory(&self) -> Result<Option<ReceiveMemory>, String> {
+        let (buffer, frame) = match (&self.receive_buffer, &self.frame_memory) {
+            (_, None) => return Ok(None),
+            (Some(buffer), Some(frame)) => (buffer, frame),
+            (None, Some(_)) => return Err("frame_memory wants receive_buffer".into()),
+        };
+        let per_segment = u32::try_from(frame.value)
+            .ok()
+            .filter(|bytes| (1..=FRAME_MEMORY_MAX).contains(bytes))
+            .ok_or_else(|| format!("frame_memory {}: want 1B to 1MiB", frame.text))?;
+        Ok(Some(ReceiveMemory {
+            buffer: buffer.value,
+            per_segment,
+        }))
+    }
+
     /// Refuses what cannot be run.
     ///
     /// # Errors
@@ -133,6 +160,7 @@ impl Settings {
         {
             return Err(format!("record {:?}: want 1ms to 1s", record.text));
         }
+        self.receive_memory()?;
         match self.seeds {
             Some(0) => Err("want 1 seed or more".into()),
             Some(n) if n > MAX_SEEDS => Err(format!("{n} seeds: at most {MAX_SEEDS}")),

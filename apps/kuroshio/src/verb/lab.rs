@@ -1,8 +1,10 @@
 //! `kuroshio lab`: the papers' experiments, run and reported.
 //!
 //! `list` names them, `run NAME` runs one in its own namespaces and leaves a folder (`run.json`,
-//! `trace.csv`, `report.html`, PNG), `report` makes one page over all runs of a folder. Exit codes of
-//! `run`: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input.
+//! `trace.csv`, `report.html`, PNG), `sweep` runs one in virtual time with every combination of values, and
+//! `report` makes one page over all runs of a folder. Exit codes of `run`: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input.
+
+mod sweep;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,8 @@ enum What {
     },
     /// Run an experiment: exit code 0 when every check holds, 1 when one fails, 3 when disturbed
     Run(RunArgs),
+    /// Run an experiment in virtual time for every combination of values, in parallel processes
+    Sweep(sweep::Args),
     /// Make one page over all runs of a folder
     Report {
         /// Folder that holds the runs
@@ -80,6 +84,33 @@ struct RunArgs {
     /// Hold the emulator on purpose in the middle of every phase, to see that the checks notice
     #[arg(long, value_name = "TIME", value_parser = stall)]
     stall_emulator: Option<Duration>,
+    /// Change a key of the experiment (see `kuroshio lab sweep --help`); with --sim
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "sim", value_parser = set)]
+    sets: Vec<Set>,
+    /// Process to end with
+    #[arg(long, hide = true)]
+    parent: Option<u32>,
+}
+
+/// A key of an experiment and its value.
+type Set = (String, String);
+
+fn set(text: &str) -> Result<Set, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("want KEY=VALUE".into()),
+    }
+}
+
+/// Has the kernel end this process with its parent; ends it now when that is gone already.
+fn end_with(parent: u32) -> Result<(), Failure> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|m| Failure::failed(format!("cannot end with process {parent}: {m}")))?;
+    match getppid().map(|pid| pid.as_raw_nonzero().get()) {
+        Some(pid) if u32::try_from(pid) == Ok(parent) => Ok(()),
+        _ => Err(Failure::failed(format!("process {parent} is not the parent"))),
+    }
 }
 
 fn stall(text: &str) -> Result<Duration, String> {
@@ -93,6 +124,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.what {
         What::List { json } => list(json),
         What::Run(args) => run_one(&args),
+        What::Sweep(args) => sweep::run(&args),
         What::Report { out } => report(&out),
     }
 }
@@ -133,7 +165,15 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let e = experiment::load(&args.name).map_err(|e| Failure::usage(e.to_string()))?;
+    if let Some(parent) = args.parent {
+        end_with(parent)?;
+    }
+    let mut e = experiment::load_with(&args.name, &args.sets).map_err(|e| Failure::usage(e.to_string()))?;
+    let changed = args
+        .sets
+        .iter()
+        .map(|(key, value)| format!("Changed: {key} = {value}."));
+    e.notes.extend(changed);
     if args.vm {
         return Err(Failure::usage(format!(
             "lab run {}: --vm is not in this version; use --live or --sim",

@@ -1,6 +1,7 @@
 //! BIC: a search for the window at which the last loss was (Xu, Harfoush, Rhee, "Binary increase
 //! congestion control for fast long-distance networks", INFOCOM 2004), as Linux 2.6.14 has it
-//! (net/ipv4/tcp_bic.c; max_increment 32 there).
+//! (net/ipv4/tcp_bic.c). The most segments a round trip, `max_increment`, are 32 there (and below), 16 from
+//! 2.6.14.2 on.
 //!
 //! ```text
 //!   W = last maximum, d = (W - cwnd) / 4
@@ -27,7 +28,6 @@ use crate::{
 };
 
 const LOW_WINDOW: u32 = 14;
-const MAX_INCREMENT: u32 = 32;
 const BETA: u64 = 819;
 const BETA_SCALE: u64 = 1_024;
 const INITIAL_SSTHRESH: u32 = 100;
@@ -48,18 +48,14 @@ pub struct Bic {
     loss_seen: bool,
     looked: Option<(u32, PicoTime)>,
     ack_ratio: u32,
-}
-
-impl Default for Bic {
-    fn default() -> Self {
-        Self::new()
-    }
+    most: u32,
 }
 
 impl Bic {
-    /// Before any loss.
-    pub fn new() -> Self {
+    /// Before any loss. `most` segments a round trip at most, one at least.
+    pub fn new(most: u32) -> Self {
         Bic {
+            most: most.max(1),
             every: 0,
             last_max: 0,
             loss_seen: false,
@@ -86,7 +82,7 @@ impl Bic {
             self.every = cwnd;
             return;
         }
-        let mut every = steps(cwnd, self.last_max);
+        let mut every = steps(cwnd, self.last_max, self.most);
         if !self.loss_seen {
             every = every.min(BEFORE_LOSS_MOST);
         }
@@ -95,18 +91,18 @@ impl Bic {
 }
 
 /// ACKs for one segment more at a window above the low one.
-fn steps(cwnd: u32, last_max: u32) -> u32 {
+fn steps(cwnd: u32, last_max: u32, most: u32) -> u32 {
     if cwnd < last_max {
         match (last_max - cwnd) / B {
-            distance if distance > MAX_INCREMENT => cwnd / MAX_INCREMENT,
+            distance if distance > most => cwnd / most,
             0 | 1 => cwnd * SMOOTH_PART / B,
             distance => cwnd / distance,
         }
     } else {
         match cwnd - last_max {
             above if above < B => cwnd * SMOOTH_PART / B,
-            above if above < MAX_INCREMENT * (B - 1) => cwnd * (B - 1) / above,
-            _ => cwnd / MAX_INCREMENT,
+            above if above < most * (B - 1) => cwnd * (B - 1) / above,
+            _ => cwnd / most,
         }
     }
 }
@@ -150,7 +146,11 @@ impl CongestionControl for Bic {
     }
 
     fn timed_out(&mut self) {
-        *self = Bic::new();
+        *self = Bic::new(self.most);
+    }
+
+    fn target(&self) -> Option<u32> {
+        Some(self.last_max)
     }
 
     fn least(&self, ssthresh: u32) -> u32 {

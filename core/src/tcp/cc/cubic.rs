@@ -171,6 +171,10 @@ impl CongestionControl for Cubic {
         ((cwnd * BETA / BETA_SCALE) as u32).max(2)
     }
 
+    fn target(&self) -> Option<u32> {
+        Some(self.last_max)
+    }
+
     fn timed_out(&mut self) {
         *self = Cubic::new(self.hystart.is_some());
     }

@@ -77,6 +77,11 @@ pub trait CongestionControl {
     /// Everything in flight is taken for lost.
     fn timed_out(&mut self) {}
 
+    /// The window that it searches for after a loss, segments; `None` when it searches for none.
+    fn target(&self) -> Option<u32> {
+        None
+    }
+
     /// The least window of rate halving for a threshold (Linux `min_cwnd`).
     fn least(&self, ssthresh: u32) -> u32 {
         ssthresh / 2
@@ -186,7 +191,7 @@ impl Any {
     pub fn new(algorithm: Algorithm, profile: &Profile, fast_alpha: u32) -> Self {
         match algorithm {
             Algorithm::Reno => Any::Reno(Reno),
-            Algorithm::Bic => Any::Bic(Bic::new()),
+            Algorithm::Bic => Any::Bic(Bic::new(profile.bic_max_increment)),
             Algorithm::Cubic => Any::Cubic(Cubic::new(profile.hystart)),
             Algorithm::HighSpeed => Any::HighSpeed(HighSpeed::new()),
             Algorithm::Htcp => Any::Htcp(Htcp::new()),
@@ -217,6 +222,10 @@ impl CongestionControl for Any {
 
     fn timed_out(&mut self) {
         each!(self, cc => cc.timed_out());
+    }
+
+    fn target(&self) -> Option<u32> {
+        each!(self, cc => cc.target())
     }
 
     fn least(&self, ssthresh: u32) -> u32 {

@@ -85,6 +85,24 @@ impl SenderConfig {
     }
 }
 
+/// A window that was cut, by a loss or by the interface's full queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// When.
+    pub at: PicoTime,
+    /// The window before, segments.
+    pub cwnd: u32,
+    /// The threshold after, segments.
+    pub ssthresh: u32,
+    /// What the congestion control searches for from now on (BIC's last maximum, CUBIC's `W_max`), segments;
+    /// the window before for those that search for nothing.
+    pub target: u32,
+    /// Whether the window was in slow start.
+    pub in_slow_start: bool,
+    /// Whether the retransmission timer cut it.
+    pub timeout: bool,
+}
+
 /// What a sender has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SenderStats {

@@ -17,7 +17,7 @@
 mod config;
 mod recovery;
 
-pub use config::{LocalCongestion, Pacing, SenderConfig, SenderStats};
+pub use config::{Cut, LocalCongestion, Pacing, SenderConfig, SenderStats};
 
 use super::{
     cc::{Acked, Any, CongestionControl},
@@ -84,6 +84,8 @@ pub struct Sender {
     wakeup: Option<PicoTime>,
     random: u64,
     stats: SenderStats,
+    cuts: u64,
+    last_cut: Option<Cut>,
 }
 
 impl Sender {
@@ -117,6 +119,8 @@ impl Sender {
             wakeup: None,
             random: config.seed,
             stats: SenderStats::default(),
+            cuts: 0,
+            last_cut: None,
             config,
         }
     }
@@ -161,6 +165,11 @@ impl Sender {
         self.stats
     }
 
+    /// How often the window was cut, and the latest cut.
+    pub fn cuts(&self) -> (u64, Option<Cut>) {
+        (self.cuts, self.last_cut)
+    }
+
     /// Whether a finite source is sent and acknowledged.
     pub fn finished(&self) -> bool {
         self.config
@@ -169,10 +178,12 @@ impl Sender {
     }
 
     /// The rate of one window per round trip at frame level: `frame * cwnd / RTT` (paper 001, dynamic
-    /// pacing). `None` before the first RTT.
-    pub fn window_rate(&self) -> Option<BitRate> {
+    /// pacing), of the smoothed RTT without the time `waiting` that frames spend in the sender's own
+    /// interface. `None` before the first RTT, and when nothing is left of it.
+    pub fn window_rate(&self, waiting: PicoDuration) -> Option<BitRate> {
         let frame = self.config.sizes.full_frame().get();
-        BitRate::of(frame * u64::from(self.window.cwnd), self.rtt.smoothed()?)
+        let rtt = self.rtt.smoothed()?.as_ps().checked_sub(waiting.as_ps())?;
+        BitRate::of(frame * u64::from(self.window.cwnd), PicoDuration::from_ps(rtt))
     }
 
     fn segments_of(&self, bytes: u64) -> u64 {
@@ -409,7 +420,7 @@ impl Sender {
         self.sent_in_recovery += 1;
         self.most_in_flight = self.most_in_flight.max(self.board.in_flight());
         if self.config.pacing == Pacing::Window
-            && let Some(rate) = self.window_rate()
+            && let Some(rate) = self.window_rate(PicoDuration::ZERO)
             && let Some(pacer) = &mut self.pacer
         {
             // A rate that cannot be paced keeps the last one.

@@ -4,7 +4,7 @@
 //! what the state was; rate halving. Linux today (`tcp_ack`, `tcp_cong_control`): after, by what the state
 //! is; PRR (RFC 6937, section 3.1 with its slow start bound).
 
-use super::{Sender, State};
+use super::{Cut, Sender, State};
 use crate::{
     tcp::{
         cc::{Acked, CongestionControl},
@@ -113,10 +113,11 @@ impl Sender {
                 let below = self.board.una() + self.board.forward().saturating_sub(DUPLICATES).max(1);
                 lost + self.board.mark_below(below.min(self.high_seq))
             }
-            Detection::Fack if self.state == State::Loss => self.board.mark_resent(),
             Detection::Rack if recovering || u64::from(self.board.sacked_out()) >= DUPLICATES => {
                 self.board.mark_older()
             }
+            // FACK looks for lost retransmissions in Recovery alone (`tcp_sacktag_write_queue`): in Loss it is
+            // for the next timeout to find them.
             _ => {
                 self.board.trim_order();
                 0
@@ -146,7 +147,22 @@ impl Sender {
         self.prior_cwnd = self.window.cwnd;
         self.delivered_in_recovery = 0;
         self.sent_in_recovery = 0;
+        self.cut(now, false);
+    }
+
+    /// Asks the congestion control what is left of the window, and notes it.
+    fn cut(&mut self, now: PicoTime, timeout: bool) {
+        let (cwnd, in_slow_start) = (self.window.cwnd, self.window.in_slow_start());
         self.window.ssthresh = self.control.threshold(&self.window, now);
+        self.cuts += 1;
+        self.last_cut = Some(Cut {
+            at: now,
+            cwnd,
+            ssthresh: self.window.ssthresh,
+            target: self.control.target().unwrap_or(cwnd),
+            in_slow_start,
+            timeout,
+        });
     }
 
     /// The interface queue is full.
@@ -170,7 +186,7 @@ impl Sender {
         let settled =
             matches!(self.state, State::Open | State::Disorder) || self.board.una() >= self.high_seq;
         if settled {
-            self.window.ssthresh = self.control.threshold(&self.window, now);
+            self.cut(now, true);
         }
         self.control.timed_out();
         self.window.cwnd = 1;
