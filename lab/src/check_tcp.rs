@@ -75,6 +75,15 @@ impl Rise {
     }
 }
 
+/// What was swept at one round-trip time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// The round-trip time, seconds.
+    pub rtt_s: f64,
+    /// Buffer in bytes and goodput in bit/s, by rising buffer.
+    pub points: Vec<(f64, f64)>,
+}
+
 /// The buffer from which on the rate is full.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Knee {
@@ -105,9 +114,9 @@ impl Knee {
         }
     }
 
-    /// Buffer in bytes and goodput in bit/s of the selected phases by rising buffer, by RTT in seconds.
-    pub fn points(&self, traces: &[Trace]) -> Option<Vec<(f64, Vec<(f64, f64)>)>> {
-        let mut groups: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
+    /// The selected phases, a curve for every round-trip time above zero; none when a value is missing.
+    pub fn points(&self, traces: &[Trace]) -> Option<Vec<Curve>> {
+        let mut curves: Vec<Curve> = Vec::new();
         for t in traces {
             if !self.select.iter().all(|(k, v)| t.vars.get(k) == Some(v)) {
                 continue;
@@ -115,23 +124,26 @@ impl Knee {
             let rtt = t.vars.get(&self.rtt)?.parse::<PicoDuration>().ok()?.as_ns() as f64 / 1e9;
             let buffer = parse_bytes(t.vars.get(&self.buffer)?).ok()? as f64;
             let rate = t.mean_mbps(Level::Goodput, self.from.ns(), self.to.ns()) * 1e6;
-            match groups.iter_mut().find(|g| g.0 == rtt) {
-                Some(group) => group.1.push((buffer, rate)),
-                None => groups.push((rtt, vec![(buffer, rate)])),
+            match curves.iter_mut().find(|c| c.rtt_s == rtt) {
+                Some(curve) => curve.points.push((buffer, rate)),
+                None if rtt > 0.0 => curves.push(Curve {
+                    rtt_s: rtt,
+                    points: vec![(buffer, rate)],
+                }),
+                None => {}
             }
         }
-        groups.retain(|g| g.0 > 0.0);
-        for (_, points) in &mut groups {
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for curve in &mut curves {
+            curve.points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        Some(groups)
+        Some(curves)
     }
 
     /// The worst knee in words, and whether all hold.
     pub fn measure(&self, traces: &[Trace]) -> Option<(String, bool)> {
         let mut words = Vec::new();
         let mut ok = true;
-        for (rtt, points) in self.points(traces)? {
+        for Curve { rtt_s: rtt, points } in self.points(traces)? {
             let top = points.iter().map(|p| p.1).fold(0.0, f64::max);
             let full = self.share * top;
             let expected = 3.0 * rtt * full / 8.0;

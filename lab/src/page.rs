@@ -279,19 +279,19 @@ fn stem(phase: &str) -> String {
 }
 
 /// Rate by buffer, a line for each round-trip time, for every check on a knee: the form of 004, figures 3 and 9.
-fn knees(e: &Experiment, traces: &[Trace]) -> Vec<Plot> {
+pub(crate) fn knees(e: &Experiment, traces: &[Trace]) -> Vec<Plot> {
     let mut plots = Vec::new();
     for c in &e.checks {
         let What::Knee(knee) = &c.what else { continue };
         let mut p = Plot::new(format!("knee-{}", plots.len() + 1), c.name.clone());
         p.x_label = "receive buffer [MB]".into();
         p.y_label = "goodput [Gbps]".into();
-        for (i, (rtt, points)) in knee.points(traces).into_iter().flatten().enumerate() {
+        for (i, curve) in knee.points(traces).into_iter().flatten().enumerate() {
             p.series.push(Series {
-                name: format!("{:.0} ms", rtt * 1e3),
+                name: format!("{:.0} ms", curve.rtt_s * 1e3),
                 color: Color::stream(i),
                 width: 2,
-                points: points.iter().map(|(b, r)| (b / 1e6, r / 1e9)).collect(),
+                points: curve.points.iter().map(|(b, r)| (b / 1e6, r / 1e9)).collect(),
             });
         }
         p.caption = format!("Compare {} of {}.", e.source.figure, e.source.paper);

@@ -494,3 +494,35 @@ fn keys_change_what_they_name_and_nothing_else() {
         assert!(problem.contains(says), "{key}: {problem}");
     }
 }
+
+#[test]
+fn a_sweep_is_drawn_as_rate_by_buffer() {
+    let e = load("lfn-window").expect("experiment");
+    assert!(e.phases.len() > 70 && e.phases.len() <= crate::sweep::MAX_PHASES);
+    let traces: Vec<Trace> = e
+        .phases
+        .iter()
+        .map(|p| {
+            let mut t = steady(&p.name, 1_000, 10_000_000, p.duration.ns());
+            t.vars.clone_from(&p.vars);
+            t
+        })
+        .collect();
+    let plots = crate::page::knees(&e, &traces);
+    assert_eq!(plots.len(), 2, "IPv4 and IPv6");
+    for p in &plots {
+        let names: Vec<&str> = p.series.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["100 ms", "200 ms", "300 ms", "400 ms"]);
+        for s in &p.series {
+            assert_eq!(s.points.len(), 7);
+            assert!(s.points.is_sorted_by(|a, b| a.0 < b.0));
+        }
+    }
+    let dir = tempfile::tempdir().expect("folder");
+    let report = crate::report::Report {
+        plots,
+        ..Default::default()
+    };
+    report.write(dir.path()).expect("a page");
+    assert!(dir.path().join("knee-2.png").is_file());
+}

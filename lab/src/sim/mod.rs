@@ -412,7 +412,7 @@ fn sample(b: &Built, sent: &mut [Sent], now_ns: u64) {
 /// The least and the last smoothed round-trip time of a sender, us.
 fn rtts(sent: &Sent) -> Option<(u32, u32)> {
     let known = || sent.samples.iter().map(|s| s.rtt_us).filter(|rtt| *rtt > 0);
-    Some((known().min()?, known().last()?))
+    Some((known().min()?, known().next_back()?))
 }
 
 fn drops(b: &Built) -> Drops {
