@@ -285,7 +285,8 @@ fn step(control: &mut impl CongestionControl, cwnd: u32) -> (u32, u32, u32) {
 #[test]
 fn steps_are_those_of_the_kernels_modules() {
     let mut lines = include_str!("../vectors/congestion.csv").lines();
-    let header = "algorithm,max_increment,last_max,cwnd,acks_for_one_more,target_after_loss,ssthresh_after_loss";
+    let header =
+        "algorithm,max_increment,last_max,cwnd,acks_for_one_more,target_after_loss,ssthresh_after_loss";
     assert_eq!(lines.next(), Some(header));
     let mut count = 0;
     for line in lines {
@@ -298,7 +299,10 @@ fn steps_are_those_of_the_kernels_modules() {
             "bic" => {
                 let mut bic = Bic::new(most);
                 // A loss at the last maximum is what sets it.
-                bic.threshold(&Window::new(last_max, 1 << 22, Counting::PerSegment), PicoTime::ZERO);
+                bic.threshold(
+                    &Window::new(last_max, 1 << 22, Counting::PerSegment),
+                    PicoTime::ZERO,
+                );
                 step(&mut bic, cwnd)
             }
             "scalable" => step(&mut Scalable, cwnd),
