@@ -5,6 +5,7 @@
 //! [`frame_level`] converts, in this one place.
 
 mod capture;
+pub mod segment;
 mod sys;
 mod tap;
 

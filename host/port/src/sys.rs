@@ -13,18 +13,24 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
+/// TCP segmentation of both IP versions, with checksums left to be made and CWR in the first segment
+/// (`TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_TSO_ECN` of linux/if_tun.h; UDP segmentation is not among them).
+const TUN_F_SUPERFRAMES: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
+
 /// Makes the open `/dev/net/tun` a TAP device called `name` in the calling thread's network
-/// namespace, without packet information and without any offload.
-pub(crate) fn tap_attach(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+/// namespace, without packet information: single frames without any offload, or superframes behind a virtio-net header.
+pub(crate) fn tap_attach(fd: BorrowedFd<'_>, name: &CStr, superframes: bool) -> io::Result<()> {
     // SAFETY: an all-zero `ifreq` is valid: integers, and unions of integers and arrays.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     copy_name(&mut request.ifr_name, name)?;
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI;
+    let vnet = if superframes { libc::IFF_VNET_HDR } else { 0 };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | vnet;
     request.ifr_ifru.ifru_flags = i16::try_from(flags).unwrap_or(0);
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives through the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    let offloads = if superframes { TUN_F_SUPERFRAMES } else { 0 };
     // SAFETY: TUNSETOFFLOAD takes a flag word by value.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, 0 as libc::c_ulong) })?;
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) })?;
     Ok(())
 }
 
@@ -42,8 +48,8 @@ fn copy_name(to: &mut [libc::c_char; libc::IFNAMSIZ], name: &CStr) -> io::Result
     Ok(())
 }
 
-/// An `AF_PACKET` socket that receives nothing until it is bound, with version 2 of the ring
-/// and software receive stamps.
+/// An `AF_PACKET` socket that receives nothing until it is bound, with version 2 of the ring,
+/// software receive stamps and a virtio-net header before every frame, which tells a superframe's segments.
 pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let raw = check(unsafe {
@@ -57,6 +63,7 @@ pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
     set_option(&fd, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+    set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
     // SO_TIMESTAMPNS makes the stack stamp a frame when it enters, before it is steered to
     // another core; PACKET_TIMESTAMP puts that stamp into the ring.
     set_option(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)?;
@@ -136,6 +143,8 @@ pub(crate) struct Slot<'a> {
     pub outgoing: bool,
     /// The first bytes of the frame.
     pub snap: &'a [u8],
+    /// The virtio-net header before it.
+    pub vnet: &'a [u8],
 }
 
 /// The receive ring of a packet socket, shared with the kernel.
@@ -214,6 +223,15 @@ impl Ring {
         // before the status is reset.
         let snap =
             unsafe { std::slice::from_raw_parts(self.base.add(self.next * self.slot_bytes + start), len) };
+        let before = start.saturating_sub(crate::segment::VNET_HEADER);
+        // SAFETY: `before <= start <= slot_bytes`, inside the slot that is ours; the kernel wrote the virtio-net header
+        // there (PACKET_VNET_HDR), and the slice ends before the status is reset.
+        let vnet = unsafe {
+            std::slice::from_raw_parts(
+                self.base.add(self.next * self.slot_bytes + before),
+                start - before,
+            )
+        };
         // SAFETY: the kernel writes a `sockaddr_ll` right after the header, aligned to 16 bytes
         // (TPACKET_ALIGN), within the 256 bytes of a slot.
         let address = unsafe {
@@ -227,6 +245,7 @@ impl Ring {
             real_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             outgoing: address.sll_pkttype == libc::PACKET_OUTGOING,
             snap,
+            vnet,
         });
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
