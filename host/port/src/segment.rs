@@ -279,7 +279,31 @@ impl FlowBytes {
         key[32..].copy_from_slice(frame.get(layout.tcp..layout.tcp + 4)?);
         Some(Self(key))
     }
+
+    /// Of any frame whose checksum is whole: `Ok(None)` for what is not TCP.
+    ///
+    /// # Errors
+    /// When that cannot be told, for extension headers or fragments.
+    pub fn find(frame: &[u8]) -> Result<Option<Self>, Unknown> {
+        let Some(packet) = kuroshio_core::wire::packet_of(frame) else {
+            return Ok(None);
+        };
+        if packet.flow.protocol != kuroshio_core::wire::PROTOCOL_TCP {
+            return Ok(None);
+        }
+        // The shortest headers that can be, and the IPv4 options that there may be.
+        let start = (34..=102).step_by(4).find(|at| Layout::of(frame, *at).is_some());
+        let partial = Partial {
+            start: start.ok_or(Unknown)? as u16,
+            offset: 16,
+        };
+        Self::of(frame, partial).map(Some).ok_or(Unknown)
+    }
 }
+
+/// A TCP frame whose flow cannot be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unknown;
 
 impl Run {
     /// Starts with a segment. `None` when it is none that others may follow: without payload, or with a flag that

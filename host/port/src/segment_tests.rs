@@ -122,7 +122,9 @@ fn neighbours_join_into_what_was_sent_and_a_gap_stays() {
             let mut run = Run::start(&parts[0], partial).expect("a run");
             assert!(!run.join(&parts[0], &other, partial), "byte {at}");
         }
-        assert_ne!(FlowBytes::of(&parts[0], partial), None);
+        let flow = FlowBytes::of(&parts[0], partial);
+        assert!(flow.is_some());
+        assert_eq!(FlowBytes::find(&parts[1]), Ok(flow));
     }
 }
 

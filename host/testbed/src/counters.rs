@@ -5,7 +5,7 @@
 //! ```text
 //! sent = unrouted + no_memory + pauses_received + own wire's arrivals
 //! arrivals of a stage + duplicated = departures + dropped by cause + held
-//! departures of the last stage = delivered + not_taken
+//! departures of the last stage = delivered + not_taken + grouped
 //! ```
 
 use kuroshio_core::units::PicoTime;
@@ -40,6 +40,8 @@ pub struct PortCounters {
     pub delivered: Count,
     /// Frames that the host's kernel had no room for.
     pub not_taken: Count,
+    /// Segments that wait for the end of their departure quantum (segment mode).
+    pub grouped: Count,
     /// What the kernel counted at the card.
     pub card: CardCounters,
 }
@@ -132,7 +134,8 @@ impl Counters {
             .chain(self.shapers.iter().map(|s| &s.stage))
             .chain(self.ports.iter().flat_map(|p| [&p.wire, &p.egress]))
             .chain(self.ports.iter().filter_map(|p| p.drain.as_ref()));
-        stages.map(|s| s.held.frames).sum()
+        let grouped: u64 = self.ports.iter().map(|p| p.grouped.frames).sum();
+        stages.map(|s| s.held.frames).sum::<u64>() + grouped
     }
 
     /// Gives the emulator's numbers their names.
@@ -172,8 +175,15 @@ impl Counters {
             .zip(cards)
             .map(|((n, name), card)| {
                 let drain = drains.get(n).copied().flatten();
-                let [sent, unrouted, no_memory, delivered, not_taken, pauses_received] =
-                    snapshot.ports.get(n).copied().unwrap_or_default();
+                let [
+                    sent,
+                    unrouted,
+                    no_memory,
+                    delivered,
+                    not_taken,
+                    pauses_received,
+                    grouped,
+                ] = snapshot.ports.get(n).copied().unwrap_or_default();
                 PortCounters {
                     name,
                     sent,
@@ -186,6 +196,7 @@ impl Counters {
                     pauses_sent: drain.and_then(|d| snapshot.pauses.get(d)).copied().unwrap_or(0),
                     delivered,
                     not_taken,
+                    grouped,
                     card,
                 }
             })

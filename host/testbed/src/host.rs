@@ -13,7 +13,7 @@ use kuroshio_port::Tap;
 use netlink_packet_route::link::LinkAttribute;
 
 use crate::netlink::Netlink;
-use crate::topology::{Host, Port, Topology};
+use crate::topology::{Host, Mode, Port, Topology};
 use crate::{sys, sysctl};
 
 /// Frames that a host's card holds until the emulator takes them: half a second at 1 Gbps. The
@@ -103,7 +103,10 @@ fn configure(
 }
 
 fn add_port(netlink: &mut Netlink, topology: &Topology, number: usize, port: &Port) -> io::Result<Tap> {
-    let tap = Tap::open_here(&port.name)?;
+    let tap = match topology.mode {
+        Mode::Frame => Tap::open_here(&port.name),
+        Mode::Segment { .. } => Tap::open_super_here(&port.name),
+    }?;
     let index = netlink.index(&port.name)?;
     netlink.change(
         index,

@@ -16,7 +16,7 @@ use crate::net::Net;
 use crate::raw_link;
 use crate::topology::{
     self as checked, MAX_ADDRESSES, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS, MAX_QUEUE,
-    MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError, capacity_limit, default,
+    MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError, capacity_limit, default,
 };
 
 #[derive(Deserialize)]
@@ -25,6 +25,8 @@ pub(crate) struct Topology {
     name: String,
     #[serde(default)]
     seed: u64,
+    mode: Option<String>,
+    quantum: Option<String>,
     #[serde(default)]
     host: Vec<Host>,
     #[serde(default)]
@@ -105,14 +107,41 @@ impl Topology {
             .map(|l| l.check(&routers, folder))
             .collect::<Checked<Vec<_>>>()?;
         addresses_once(&hosts)?;
+        let mode = mode(self.mode.as_deref(), self.quantum.as_deref())?;
         Ok(checked::Topology {
             name: self.name,
             seed: self.seed,
+            mode,
             hosts,
             routers,
             links,
             paths: Vec::new(),
         })
+    }
+}
+
+fn mode(mode: Option<&str>, quantum: Option<&str>) -> Checked<checked::Mode> {
+    match mode {
+        Some("segment") => {
+            let quantum = parse("topology", "quantum", quantum.unwrap_or(default::QUANTUM))?;
+            let [least, most] = QUANTUM;
+            if !(least..=most).contains(&quantum) {
+                return Err(TopologyError::new(
+                    "topology: quantum",
+                    format!("{quantum}: {least} to {most}"),
+                ));
+            }
+            Ok(checked::Mode::Segment { quantum })
+        }
+        Some(other) if other != "frame" => Err(TopologyError::new(
+            "topology: mode",
+            format!("{other:?}: frame or segment"),
+        )),
+        _ if quantum.is_some() => Err(TopologyError::new(
+            "topology: quantum",
+            "there is one in segment mode only",
+        )),
+        _ => Ok(checked::Mode::Frame),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::emulator::{
     Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, drain_stages, shaper_stages,
 };
 use crate::host::{self, CardCounters, LiveHost};
-use crate::topology::{Port, Topology};
+use crate::topology::{Mode, Port, Topology};
 use crate::{isolate, sys};
 
 /// Most records of a trace: 32 bytes each.
@@ -114,7 +114,10 @@ pub enum Change {
 /// How well the emulator did, and how well the machine let it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmulatorReport {
-    /// Lateness of the frames that were written: time of writing less exact departure.
+    /// How frames passed between hosts and emulator.
+    pub mode: Mode,
+    /// Lateness of the frames that were written: time of writing less exact departure; in segment mode of what was
+    /// written together, from the end of its quantum.
     pub lateness: Lateness,
     /// Frames that a host's kernel had no room for, since the start.
     pub not_taken: u64,
@@ -132,8 +135,9 @@ impl fmt::Display for EmulatorReport {
         let l = &self.lateness;
         write!(
             f,
-            "lateness p50 {:.2} us, p99 {:.1} us, p99.9 {:.1} us, max {:.1} us over {} frames; not \
+            "mode {}; lateness p50 {:.2} us, p99 {:.1} us, p99.9 {:.1} us, max {:.1} us over {} frames; not \
              taken {}; {}",
+            self.mode.name(),
             us(l.p50_ns),
             us(l.p99_ns),
             us(l.p999_ns),
@@ -490,6 +494,7 @@ impl Testbed {
         };
         let counters = self.counters()?;
         Ok(EmulatorReport {
+            mode: self.topology.mode,
             lateness: self.emulator.ask(Command::Lateness)?,
             not_taken: counters.ports.iter().map(|p| p.not_taken.frames).sum(),
             machine_lost: counters.machine_lost(),

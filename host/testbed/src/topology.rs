@@ -53,6 +53,33 @@ pub const MAX_RATE_BPS: u64 = 100_000_000_000;
 pub const MAX_DELAY: PicoDuration = PicoDuration::from_secs(10);
 /// Largest queue.
 pub const MAX_QUEUE: u64 = 4 << 30;
+/// Shortest and longest departure quantum of segment mode.
+pub const QUANTUM: [PicoDuration; 2] = [PicoDuration::from_us(50), PicoDuration::from_us(100)];
+
+/// How frames pass between hosts and emulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Each frame alone, at its exact time.
+    #[default]
+    Frame,
+    /// Hosts give and take superframes. In between, each segment is a frame with its exact times; what departs to a
+    /// host within one quantum is handed over together.
+    Segment {
+        /// The departure quantum.
+        quantum: PicoDuration,
+    },
+}
+
+impl Mode {
+    /// Its name in files and results: `frame` or `segment`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Segment { .. } => "segment",
+        }
+    }
+}
 
 /// Why a topology is refused: where, and what would be valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +114,8 @@ pub struct Topology {
     pub name: String,
     /// Seed of the links' losses: the same seed loses the same frames of the same sequence.
     pub seed: u64,
+    /// How frames pass between hosts and emulator.
+    pub mode: Mode,
     /// The hosts.
     pub hosts: Vec<Host>,
     /// The routers' names.
@@ -282,6 +311,8 @@ impl Topology {
 
 /// Parsed quantities' defaults.
 pub(crate) mod default {
+    /// Departure quantum of segment mode.
+    pub const QUANTUM: &str = "64us";
     /// A host's port.
     pub const MTU: &str = "1500B";
     pub const WIRE: &str = "1Gbps";

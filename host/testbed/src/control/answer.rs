@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::counters::Counters;
 use crate::testbed::{EmulatorReport, Testbed};
+use crate::topology::Mode;
 
 pub(super) fn count(c: Count) -> Value {
     json!({ "frames": c.frames, "bytes": c.bytes.get() })
@@ -29,8 +30,16 @@ fn stage(s: &StageCounters) -> Value {
     })
 }
 
+/// The departure quantum of segment mode.
+fn quantum_ns(mode: Mode) -> Option<u64> {
+    match mode {
+        Mode::Frame => None,
+        Mode::Segment { quantum } => Some(quantum.as_ns()),
+    }
+}
+
 /// Every counter.
-pub(super) fn stats(c: &Counters) -> Value {
+pub(super) fn stats(c: &Counters, mode: Mode) -> Value {
     let links = c.links.iter().map(|l| {
         let mut value = stage(&l.stage);
         value["link"] = json!(l.name);
@@ -53,6 +62,7 @@ pub(super) fn stats(c: &Counters) -> Value {
             "pauses_sent": p.pauses_sent,
             "delivered": count(p.delivered),
             "not_taken": count(p.not_taken),
+            "grouped": count(p.grouped),
             "card_tx_dropped": p.card.tx_dropped,
             "card_rx_dropped": p.card.rx_dropped,
             "wire": stage(&p.wire),
@@ -61,6 +71,7 @@ pub(super) fn stats(c: &Counters) -> Value {
         })
     });
     json!({
+        "mode": mode.name(),
         "at_ns": c.at.as_ns(),
         "dropped_frames": c.dropped_frames(),
         "machine_lost_frames": c.machine_lost(),
@@ -75,6 +86,7 @@ pub(super) fn report(r: &EmulatorReport) -> Value {
     let l = &r.lateness;
     json!({
         "lateness_ns": { "p50": l.p50_ns, "p99": l.p99_ns, "p999": l.p999_ns, "max": l.max_ns },
+        "mode": r.mode.name(),
         "frames": l.frames,
         "not_taken": r.not_taken,
         "machine_lost": r.machine_lost,
@@ -112,7 +124,8 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
     Ok(json!({
         "topology": topology.name,
         "seed": topology.seed,
-        "mode": "frame",
+        "mode": topology.mode.name(),
+        "quantum_ns": quantum_ns(topology.mode),
         "at_ns": testbed.epoch().pico_now().as_ns(),
         "hosts": hosts.collect::<Vec<_>>(),
         "links": links.collect::<Vec<_>>(),

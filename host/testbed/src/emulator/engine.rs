@@ -37,6 +37,25 @@ pub(super) struct PortCounts {
     pub pauses: Count,
 }
 
+impl PortCounts {
+    /// Counts what was written to a port, or what its host's kernel had no room for.
+    pub fn written(&mut self, taken: bool, what: Count) {
+        let counts = if taken {
+            &mut self.delivered
+        } else {
+            &mut self.not_taken
+        };
+        counts.frames += what.frames;
+        counts.bytes += what.bytes;
+    }
+}
+
+/// Where frames leave the network: it counts what was written.
+pub(super) trait Exit {
+    /// A frame leaves to a port at an exact time.
+    fn leave(&mut self, counts: &mut PortCounts, port: usize, at: PicoTime, len: FrameBytes, frame: Frame);
+}
+
 pub(super) struct Engine {
     pub stages: Vec<Stage>,
     pub ports: Vec<PortCounts>,
@@ -100,6 +119,11 @@ impl Engine {
         self.pool.take(*self.longest.get(port)?)
     }
 
+    /// Memory for a frame of so many bytes.
+    pub fn room(&self, len: usize) -> Option<Frame> {
+        self.pool.take(len)
+    }
+
     /// Counts a frame for which there was no memory.
     pub fn no_memory(&mut self, port: usize, len: usize) {
         if let Some(counts) = self.ports.get_mut(port) {
@@ -129,14 +153,16 @@ impl Engine {
         if frame.bytes().len() <= SMALL
             && let Some(mut small) = self.pool.take(frame.bytes().len())
         {
-            small.set_len(frame.bytes().len());
-            small.bytes_mut().copy_from_slice(frame.bytes());
+            let len = frame.bytes().len();
+            small.room()[..len].copy_from_slice(frame.bytes());
+            small.set_len(len);
+            small.set_meta(frame.meta());
             frame = small;
         }
         let mut meta = Meta {
             path,
             from: u16::try_from(port).unwrap_or(u16::MAX),
-            ..Meta::default()
+            ..frame.meta()
         };
         if self.trace.is_some() {
             let seen = look(frame.bytes(), frame.bytes().len());
@@ -232,8 +258,8 @@ impl Engine {
     }
 
     /// Works off the next event if it is due by `now`: frames that leave the network go to
-    /// `write(port, exact time, frame)`. `false` when nothing was due.
-    pub fn step(&mut self, now: PicoTime, write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool) -> bool {
+    /// `write`. `false` when nothing was due.
+    pub fn step(&mut self, now: PicoTime, write: &mut impl Exit) -> bool {
         if self.next_ps() > now.as_ps() {
             return false;
         }
@@ -265,11 +291,11 @@ impl Engine {
         at: PicoTime,
         len: FrameBytes,
         mut frame: Frame,
-        write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool,
+        write: &mut impl Exit,
     ) {
         let mut meta = frame.meta();
         if let Some(there) = self.stages.get_mut(stage) {
-            if let Some(faults) = there.faults() {
+            if let Some(faults) = there.faults().filter(|f| f.damages()) {
                 faults.damage(frame.bytes_mut());
             }
             if let Some(point) = there.output {
@@ -286,13 +312,8 @@ impl Engine {
             return;
         }
         let to = *to;
-        let taken = write(to, at, &frame);
         if let Some(counts) = self.ports.get_mut(to) {
-            if taken {
-                counts.delivered.add(len);
-            } else {
-                counts.not_taken.add(len);
-            }
+            write.leave(counts, to, at, len, frame);
         }
     }
 

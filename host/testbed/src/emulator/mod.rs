@@ -12,8 +12,10 @@
 //! into the port's queue, so that a host is never stalled by its interface queue. When it is late
 //! it writes at once; exact times are not affected, only `lateness` shows it.
 
+mod cards;
 mod engine;
 mod fault;
+mod groups;
 mod lateness;
 mod pool;
 mod stage;
@@ -21,7 +23,7 @@ mod tourney;
 mod trace;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -36,8 +38,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::sys;
 use crate::topology::Topology;
 
+use cards::Cards;
 use engine::{Engine, PortCounts};
-use lateness::Histogram;
 
 pub use fault::Damage;
 pub use lateness::Lateness;
@@ -45,9 +47,6 @@ pub use pool::MAX_POOL_BYTES;
 pub use trace::{Fate, Point, Trace, TraceRecord};
 
 pub(crate) use stage::{Action, Numbers, drain_stages, shaper_stages};
-
-/// Frames read from one card before the others have their turn.
-const READ_BATCH: usize = 32;
 
 /// Events worked off before cards are read again.
 const EVENT_BATCH: usize = 64;
@@ -71,8 +70,8 @@ pub(crate) enum Command {
 /// The engine's counters at one moment.
 pub(crate) struct Snapshot {
     pub at: PicoTime,
-    /// By port: sent, unrouted, without memory, delivered, not taken, PAUSE.
-    pub ports: Vec<[Count; 6]>,
+    /// By port: sent, unrouted, without memory, delivered, not taken, PAUSE, in open groups.
+    pub ports: Vec<[Count; 7]>,
     pub stages: Vec<StageCounters>,
     /// By stage: frames lost and damaged by faults.
     pub faults: Vec<(u64, u64)>,
@@ -101,18 +100,24 @@ impl Emulator {
             .name("emulator".into())
             .spawn(move || {
                 let pinned = core.map_or(Ok(()), pin_to_core);
-                let fds: Vec<i32> = taps
-                    .iter()
-                    .map(|t| t.as_fd().as_raw_fd())
-                    .chain([theirs.as_raw_fd()])
-                    .collect();
+                let mut fds = Cards::descriptors(&taps);
+                fds.push(theirs.as_raw_fd());
                 match pinned.and_then(|()| sys::epoll_of(&fds)) {
                     Ok(epoll) => {
                         let engine = Engine::new(&topology);
                         let epoch = Epoch::now();
                         let _ = tell.send(Ok((thread_id(), epoch)));
                         let spin_ns = if core.is_some() { SPIN_ALONE_NS } else { SPIN_NS };
-                        Loop::new(engine, taps, epoll, theirs, receiver, epoch, spin_ns).run();
+                        Loop {
+                            engine,
+                            cards: Cards::new(taps, topology.mode, epoch),
+                            epoll,
+                            wake: theirs,
+                            commands: receiver,
+                            epoch,
+                            spin_ns,
+                        }
+                        .run();
                     }
                     Err(e) => {
                         let _ = tell.send(Err(e));
@@ -161,49 +166,25 @@ impl Drop for Emulator {
 
 struct Loop {
     engine: Engine,
-    taps: Vec<Tap>,
+    cards: Cards,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     commands: Receiver<Command>,
     epoch: Epoch,
-    lateness: Histogram,
-    spare: Vec<u8>,
     spin_ns: u64,
 }
 
 impl Loop {
-    fn new(
-        engine: Engine,
-        taps: Vec<Tap>,
-        epoll: OwnedFd,
-        wake: Arc<OwnedFd>,
-        commands: Receiver<Command>,
-        epoch: Epoch,
-        spin_ns: u64,
-    ) -> Self {
-        Self {
-            engine,
-            taps,
-            epoll,
-            wake,
-            commands,
-            epoch,
-            lateness: Histogram::new(),
-            spare: vec![0; 1 << 14],
-            spin_ns,
-        }
-    }
-
     fn run(mut self) {
-        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; self.taps.len() + 1];
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; self.cards.count() + 1];
         loop {
             self.work_off();
             let timeout = self.pause_ns();
             let ready = sys::epoll_wait(&self.epoll, &mut events, timeout).unwrap_or(0);
             for event in events.iter().take(ready) {
                 let index = usize::try_from(event.u64).unwrap_or(usize::MAX);
-                if index < self.taps.len() {
-                    self.read(index);
+                if index < self.cards.count() {
+                    self.cards.read(index, &mut self.engine);
                 } else if !self.obey() {
                     return;
                 }
@@ -213,7 +194,7 @@ impl Loop {
 
     /// How long to sleep now: not at all within the spinning distance of the next event.
     fn pause_ns(&self) -> u64 {
-        let next = self.engine.next_ps();
+        let next = self.engine.next_ps().min(self.cards.next_ps());
         if next == u64::MAX {
             return LONGEST_SLEEP_NS;
         }
@@ -225,45 +206,14 @@ impl Loop {
     }
 
     fn work_off(&mut self) {
-        let Self {
-            engine,
-            taps,
-            epoch,
-            lateness,
-            ..
-        } = self;
-        let mut write = |port: usize, at: PicoTime, frame: &pool::Frame| {
-            let late_ns = now_ns().saturating_sub(epoch.mono_ns(at));
-            lateness.record(late_ns);
-            taps.get(port)
-                .is_some_and(|tap| tap.write(frame.bytes()).unwrap_or(false))
-        };
-        let now = epoch.pico_now();
+        let Self { engine, cards, .. } = self;
+        let now = cards.epoch.pico_now();
         for _ in 0..EVENT_BATCH {
-            if !engine.step(now, &mut write) {
+            if !engine.step(now, cards) {
+                // Every frame that departs by now has left.
+                cards.flush(now, &mut engine.ports);
                 break;
             }
-        }
-    }
-
-    fn read(&mut self, port: usize) {
-        let Some(tap) = self.taps.get(port) else {
-            return;
-        };
-        for _ in 0..READ_BATCH {
-            let Some(mut frame) = self.engine.room_for(port) else {
-                if let Ok(Some(len)) = tap.read(&mut self.spare) {
-                    self.engine.no_memory(port, len);
-                    continue;
-                }
-                return;
-            };
-            // An error means that the interface is down: nothing comes from it.
-            let Ok(Some(len)) = tap.read(frame.room()) else {
-                return;
-            };
-            frame.set_len(len);
-            self.engine.ingress(self.epoch.pico_now(), port, frame);
         }
     }
 
@@ -286,9 +236,9 @@ impl Loop {
                     let _ = answer.try_send(self.snapshot());
                 }
                 Ok(Command::Lateness(answer)) => {
-                    let _ = answer.try_send(self.lateness.summary());
+                    let _ = answer.try_send(self.cards.lateness.summary());
                 }
-                Ok(Command::Restart) => self.lateness.clear(),
+                Ok(Command::Restart) => self.cards.lateness.clear(),
                 Ok(Command::TraceStart(trace)) => self.engine.trace = Some(trace),
                 Ok(Command::TraceStop(answer)) => {
                     let _ = answer.try_send(self.engine.trace.take());
@@ -300,7 +250,7 @@ impl Loop {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let each = |c: &PortCounts| {
+        let each = |(port, c): (usize, &PortCounts)| {
             [
                 c.sent,
                 c.unrouted,
@@ -308,12 +258,14 @@ impl Loop {
                 c.delivered,
                 c.not_taken,
                 c.pauses,
+                self.cards.grouped(port),
             ]
         };
+        let ports = self.engine.ports.iter().enumerate().map(each).collect();
         let stages = 0..self.engine.stages.len();
         Snapshot {
             at: self.epoch.pico_now(),
-            ports: self.engine.ports.iter().map(each).collect(),
+            ports,
             stages: stages.clone().map(|s| self.engine.stage_counters(s)).collect(),
             pauses: self.engine.stages.iter().map(stage::Stage::pauses).collect(),
             faults: self

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use kuroshio_core::wan::Cargo;
+use kuroshio_port::segment::{Partial, complete};
 
 /// Bytes of a frame's memory, by size.
 const SIZES: [usize; 3] = [256, 2048, 9344];
@@ -28,6 +29,8 @@ pub(super) struct Meta {
     pub dst_port: u16,
     /// Bytes after the transport header, when a trace is running.
     pub payload: u16,
+    /// A checksum that is still to be made (segment mode). Whoever changes the frame makes it first.
+    pub partial: Option<Partial>,
 }
 
 struct Inner {
@@ -56,11 +59,22 @@ impl Frame {
             .unwrap_or(&[])
     }
 
+    /// The frame to be changed, with all of its checksums made: a change can then be noticed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.complete();
         self.inner
             .as_mut()
             .and_then(|i| i.data.get_mut(..i.len))
             .unwrap_or(&mut [])
+    }
+
+    /// Makes the checksum that was left to be made.
+    fn complete(&mut self) {
+        if let Some(Inner { meta, len, data }) = &mut self.inner
+            && let Some(partial) = meta.partial.take()
+        {
+            complete(data.get_mut(..*len).unwrap_or(&mut []), partial);
+        }
     }
 
     /// All the memory, to be filled; [`Frame::set_len`] then says how far.
@@ -95,6 +109,7 @@ impl Cargo for Frame {
     }
 
     fn resize(&mut self, len: usize) -> bool {
+        self.complete();
         if self.inner.as_ref().is_some_and(|i| len <= i.data.len()) {
             self.set_len(len);
             return true;
@@ -119,7 +134,7 @@ impl Frame {
     fn fill(&mut self, from: &Frame, len: usize) {
         self.set_len(len);
         self.set_meta(from.meta());
-        if let Some(front) = self.bytes_mut().get_mut(..from.bytes().len()) {
+        if let Some(front) = self.room().get_mut(..from.bytes().len()) {
             front.copy_from_slice(from.bytes());
         }
     }
@@ -161,7 +176,10 @@ impl Pool {
         let size = size_for(len)?;
         let recycled = self.free[size].borrow_mut().pop();
         let inner = match recycled {
-            Some(inner) => inner,
+            Some(inner) => Inner {
+                meta: Meta::default(),
+                ..inner
+            },
             None => self.make(size)?,
         };
         Some(Frame {

@@ -1,0 +1,210 @@
+//! The machine's side of the ports: frames read from cards and written to them.
+//!
+//! ```text
+//!  frame mode     one read, one frame: straight into the memory in which it crosses the network
+//!  segment mode   one read, one superframe: each segment copied into memory of its own; written in groups
+//! ```
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd};
+
+use kuroshio_clock::{Epoch, now_ns};
+use kuroshio_core::units::{FrameBytes, PicoTime};
+use kuroshio_core::wan::Count;
+use kuroshio_port::Tap;
+use kuroshio_port::segment::{MAX_SUPERFRAME, Superframe, VNET_HEADER, Vnet};
+
+use super::engine::{Engine, Exit, PortCounts};
+use super::groups::Groups;
+use super::lateness::Histogram;
+use super::pool::Frame;
+use crate::topology::Mode;
+
+/// Frames read from one card before the others have their turn.
+const READ_BATCH: usize = 32;
+
+struct Card {
+    tap: Tap,
+    /// Segments that wait to leave, in segment mode.
+    groups: Option<Groups>,
+}
+
+/// All cards of a thread.
+pub(super) struct Cards {
+    cards: Vec<Card>,
+    pub epoch: Epoch,
+    pub lateness: Histogram,
+    /// What is read when there is no memory for it, and superframes.
+    room: Vec<u8>,
+}
+
+impl Exit for Cards {
+    fn leave(&mut self, counts: &mut PortCounts, port: usize, at: PicoTime, len: FrameBytes, frame: Frame) {
+        let Self {
+            cards,
+            epoch,
+            lateness,
+            ..
+        } = self;
+        let Some(Card { tap, groups }) = cards.get_mut(port) else {
+            return;
+        };
+        if let Some(groups) = groups {
+            groups.push(at, len, frame, &mut writer(tap, counts, epoch, lateness));
+            return;
+        }
+        lateness.record(now_ns().saturating_sub(epoch.mono_ns(at)));
+        let mut count = Count::default();
+        count.add(len);
+        counts.written(tap.write(frame.bytes()).unwrap_or(false), count);
+    }
+}
+
+/// Writes parts to a card and counts.
+fn writer<'a>(
+    tap: &'a Tap,
+    counts: &'a mut PortCounts,
+    epoch: &'a Epoch,
+    lateness: &'a mut Histogram,
+) -> impl FnMut(PicoTime, Count, &[IoSlice<'_>]) + 'a {
+    |due, count, parts| {
+        lateness.record(now_ns().saturating_sub(epoch.mono_ns(due)));
+        counts.written(tap.write_parts(parts).unwrap_or(false), count);
+    }
+}
+
+impl Cards {
+    pub fn new(taps: Vec<Tap>, mode: Mode, epoch: Epoch) -> Self {
+        let cards = taps.into_iter().map(|tap| Card {
+            tap,
+            groups: match mode {
+                Mode::Frame => None,
+                Mode::Segment { quantum } => Some(Groups::new(quantum)),
+            },
+        });
+        Self {
+            cards: cards.collect(),
+            epoch,
+            lateness: Histogram::new(),
+            room: vec![0; VNET_HEADER + MAX_SUPERFRAME],
+        }
+    }
+
+    /// The descriptors of the cards, in the order of the ports.
+    pub fn descriptors(taps: &[Tap]) -> Vec<i32> {
+        taps.iter().map(|t| t.as_fd().as_raw_fd()).collect()
+    }
+
+    pub fn count(&self) -> usize {
+        self.cards.len()
+    }
+
+    /// When the next group of segments is due, ps of the run.
+    pub fn next_ps(&self) -> u64 {
+        let groups = self.cards.iter().filter_map(|c| c.groups.as_ref());
+        groups.map(Groups::next_ps).min().unwrap_or(u64::MAX)
+    }
+
+    /// Writes the groups that are due.
+    pub fn flush(&mut self, now: PicoTime, counts: &mut [PortCounts]) {
+        let Self {
+            cards,
+            epoch,
+            lateness,
+            ..
+        } = self;
+        for (Card { tap, groups }, counts) in cards.iter_mut().zip(counts) {
+            if let Some(groups) = groups.as_mut().filter(|g| g.next_ps() <= now.as_ps()) {
+                groups.flush(now, &mut writer(tap, counts, epoch, lateness));
+            }
+        }
+    }
+
+    /// Segments that wait for the end of their quantum.
+    pub fn grouped(&self, port: usize) -> Count {
+        let groups = self.cards.get(port).and_then(|c| c.groups.as_ref());
+        groups.map_or(Count::default(), Groups::held)
+    }
+
+    /// Takes what a host has sent.
+    pub fn read(&mut self, port: usize, engine: &mut Engine) {
+        let Self {
+            cards, epoch, room, ..
+        } = self;
+        let Some(Card { tap, groups }) = cards.get(port) else {
+            return;
+        };
+        for _ in 0..READ_BATCH {
+            // An error means that the interface is down: nothing comes from it.
+            let read = if groups.is_some() {
+                read_segments(tap, room, epoch, port, engine)
+            } else {
+                read_frame(tap, room, epoch, port, engine)
+            };
+            if read.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// Reads one frame; `None` when there is none.
+fn read_frame(tap: &Tap, spare: &mut [u8], epoch: &Epoch, port: usize, engine: &mut Engine) -> Option<()> {
+    let Some(mut frame) = engine.room_for(port) else {
+        let len = tap.read(spare).ok()??;
+        engine.no_memory(port, len);
+        return Some(());
+    };
+    let len = tap.read(frame.room()).ok()??;
+    frame.set_len(len);
+    engine.ingress(epoch.pico_now(), port, frame);
+    Some(())
+}
+
+/// Reads one superframe or frame behind its virtio-net header; `None` when there is none.
+fn read_segments(tap: &Tap, room: &mut [u8], epoch: &Epoch, port: usize, engine: &mut Engine) -> Option<()> {
+    let len = tap.read(room).ok()??;
+    let at = epoch.pico_now();
+    let (Some(vnet), Some(bytes)) = (Vnet::read(room), room.get(VNET_HEADER..len)) else {
+        return Some(());
+    };
+    if let Some(superframe) = Superframe::new(&vnet, bytes) {
+        let partial = Some(superframe.partial());
+        for index in 0..superframe.count() {
+            let len = superframe.len_of(index);
+            let fill = |room: &mut [u8]| superframe.write(index, room);
+            enter(engine, at, port, len, partial, fill);
+        }
+    } else {
+        enter(engine, at, port, bytes.len(), vnet.partial, |room| {
+            let part = room.get_mut(..bytes.len());
+            part.map_or(0, |p| {
+                p.copy_from_slice(bytes);
+                p.len()
+            })
+        });
+    }
+    Some(())
+}
+
+/// Gives the engine one frame that `fill` writes.
+fn enter(
+    engine: &mut Engine,
+    at: PicoTime,
+    port: usize,
+    len: usize,
+    partial: Option<kuroshio_port::segment::Partial>,
+    fill: impl FnOnce(&mut [u8]) -> usize,
+) {
+    let Some(mut frame) = engine.room(len) else {
+        engine.no_memory(port, len);
+        return;
+    };
+    let len = fill(frame.room());
+    frame.set_len(len);
+    frame.set_meta(super::pool::Meta {
+        partial,
+        ..frame.meta()
+    });
+    engine.ingress(at, port, frame);
+}
