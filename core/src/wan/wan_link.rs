@@ -129,6 +129,46 @@ impl<T: Cargo> WanLink<T> {
         self.apply(now, change);
     }
 
+    /// As [`Stage::poll`] for frames that have left by `until`, though it is only `now`: those that are on their way
+    /// already. Nothing that starts later leaves before `now` and the smallest delay, so up to there they are all.
+    pub fn poll_ahead(&mut self, now: PicoTime, until: PicoTime) -> Option<Departure<T>> {
+        let now = self.serve(now);
+        self.leave(until.max(now))
+    }
+
+    /// When [`poll_ahead`](Self::poll_ahead) with this lead will next have something to do.
+    pub fn next_wakeup_ahead(&self, ahead: PicoDuration) -> Option<PicoTime> {
+        let leaves = self.flight.first().map(|at| {
+            let lead = at.as_ps().saturating_sub(ahead.as_ps());
+            PicoTime::from_ps(lead)
+        });
+        let starts = (!self.backlog.queue.is_empty()).then(|| self.gate.free_at());
+        [leaves, starts, self.steps.next_at()].into_iter().flatten().min()
+    }
+
+    #[inline]
+    fn leave(&mut self, until: PicoTime) -> Option<Departure<T>> {
+        while let Some(mut frame) = self.flight.pop(until) {
+            let counters = &mut self.backlog.counters;
+            counters.held.remove(frame.len);
+            match frame.end {
+                End::Lost => {
+                    counters.lost.add(frame.len);
+                    continue;
+                }
+                End::Corrupted if self.corrupt.damage(&mut frame.token) => counters.corrupted += 1,
+                End::Corrupted | End::Arrives => {}
+            }
+            counters.departed.add(frame.len);
+            return Some(Departure {
+                at: frame.at,
+                len: frame.len,
+                token: frame.token,
+            });
+        }
+        None
+    }
+
     fn apply(&mut self, now: PicoTime, change: WanChange) {
         match change {
             WanChange::Rate(rate) => self.gate.set(now, &rate),
@@ -372,25 +412,7 @@ impl<T: Cargo> Stage<T> for WanLink<T> {
     #[inline]
     fn poll(&mut self, now: PicoTime) -> Option<Departure<T>> {
         let now = self.serve(now);
-        while let Some(mut frame) = self.flight.pop(now) {
-            let counters = &mut self.backlog.counters;
-            counters.held.remove(frame.len);
-            match frame.end {
-                End::Lost => {
-                    counters.lost.add(frame.len);
-                    continue;
-                }
-                End::Corrupted if self.corrupt.damage(&mut frame.token) => counters.corrupted += 1,
-                End::Corrupted | End::Arrives => {}
-            }
-            counters.departed.add(frame.len);
-            return Some(Departure {
-                at: frame.at,
-                len: frame.len,
-                token: frame.token,
-            });
-        }
-        None
+        self.leave(now)
     }
 
     #[inline]

@@ -79,6 +79,8 @@ pub struct Counters {
     pub shapers: Vec<ShaperCounters>,
     /// Every port.
     pub ports: Vec<PortCounters>,
+    /// Frames between two threads of the emulator: they have left a link and not arrived behind it.
+    pub between_threads: u64,
 }
 
 impl Counters {
@@ -135,7 +137,7 @@ impl Counters {
             .chain(self.ports.iter().flat_map(|p| [&p.wire, &p.egress]))
             .chain(self.ports.iter().filter_map(|p| p.drain.as_ref()));
         let grouped: u64 = self.ports.iter().map(|p| p.grouped.frames).sum();
-        stages.map(|s| s.held.frames).sum::<u64>() + grouped
+        stages.map(|s| s.held.frames).sum::<u64>() + grouped + self.between_threads
     }
 
     /// Gives the emulator's numbers their names.
@@ -206,6 +208,7 @@ impl Counters {
             links,
             shapers,
             ports,
+            between_threads: snapshot.handed[0].saturating_sub(snapshot.handed[1]),
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::net::Net;
 use crate::raw_link;
 use crate::topology::{
     self as checked, MAX_ADDRESSES, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS, MAX_QUEUE,
-    MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError, capacity_limit, default,
+    MAX_ROUTERS, MAX_SYSCTLS, MAX_THREADS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError, capacity_limit,
+    default,
 };
 
 #[derive(Deserialize)]
@@ -27,6 +28,7 @@ pub(crate) struct Topology {
     seed: u64,
     mode: Option<String>,
     quantum: Option<String>,
+    threads: Option<u64>,
     #[serde(default)]
     host: Vec<Host>,
     #[serde(default)]
@@ -112,12 +114,22 @@ impl Topology {
             name: self.name,
             seed: self.seed,
             mode,
+            threads: threads(self.threads)?,
             hosts,
             routers,
             links,
             paths: Vec::new(),
         })
     }
+}
+
+fn threads(asked: Option<u64>) -> Checked<usize> {
+    let threads = asked.unwrap_or(1);
+    if !(1..=MAX_THREADS).contains(&threads) {
+        let problem = format!("{threads}: 1 to {MAX_THREADS}");
+        return Err(TopologyError::new("topology: threads", problem));
+    }
+    Ok(usize::try_from(threads).unwrap_or(1))
 }
 
 fn mode(mode: Option<&str>, quantum: Option<&str>) -> Checked<checked::Mode> {

@@ -200,7 +200,7 @@ impl Testbed {
             taps.append(&mut own);
         }
         let emulator = Emulator::start(topology, taps, core)?;
-        let watch = Watch::start(core, &[emulator.tid])?;
+        let watch = Watch::start(core, &emulator.tids)?;
         Ok(Self {
             topology: topology.clone(),
             watch: Mutex::new(watch),
@@ -214,6 +214,12 @@ impl Testbed {
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// How many threads the emulator has: as many as were asked for, or as the network can be cut into.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.emulator.plan.threads
     }
 
     /// The zero of the run's time: maps captures' stamps and the trace's times to each other.
@@ -311,7 +317,7 @@ impl Testbed {
             actions.extend(self.resolve(change)?);
         }
         let count = actions.len();
-        self.emulator.tell(Command::Change(at, actions))?;
+        self.emulator.change(at, actions)?;
         Ok(count)
     }
 
@@ -366,6 +372,13 @@ impl Testbed {
             });
         }
         let numbers = Numbers::of(&self.topology);
+        if let Action::Set(change) = &action {
+            for &n in &found {
+                if let Some(problem) = self.emulator.plan.refuses(numbers.link(n), change) {
+                    return Err(TestbedError::Invalid(problem));
+                }
+            }
+        }
         Ok(found.iter().map(|&n| (numbers.link(n), action.clone())).collect())
     }
 
@@ -408,7 +421,7 @@ impl Testbed {
                 "a stall of {time:?}: at most {MAX_STALL:?}"
             )));
         }
-        Ok(self.emulator.tell(Command::Stall(time))?)
+        Ok(self.emulator.tell_all(|| Command::Stall(time))?)
     }
 
     /// All counters now.
@@ -416,7 +429,7 @@ impl Testbed {
     /// # Errors
     /// When the emulator has ended or the kernel's counters cannot be read.
     pub fn counters(&self) -> Result<Counters, TestbedError> {
-        let snapshot: Snapshot = self.emulator.ask(Command::Counters)?;
+        let snapshot: Snapshot = self.emulator.snapshot()?;
         let mut cards: Vec<CardCounters> = Vec::new();
         for (host, live) in self.topology.hosts.iter().zip(&self.hosts) {
             for port in &host.ports {
@@ -458,8 +471,7 @@ impl Testbed {
                 "a trace of {records} records: at most {MAX_TRACE_RECORDS}"
             )));
         }
-        let trace = Trace::with_room(records);
-        Ok(self.emulator.tell(Command::TraceStart(trace))?)
+        Ok(self.emulator.trace_start(records)?)
     }
 
     /// Ends the recording and returns it; empty when there was none.
@@ -467,7 +479,7 @@ impl Testbed {
     /// # Errors
     /// When the emulator has ended.
     pub fn trace_stop(&self) -> Result<Trace, TestbedError> {
-        Ok(self.emulator.ask(Command::TraceStop)?.unwrap_or_default())
+        Ok(self.emulator.trace_stop()?)
     }
 
     /// Begins a run within the life of the testbed: lateness and the machine's witnesses start
@@ -476,11 +488,11 @@ impl Testbed {
     /// # Errors
     /// When the emulator has ended or a witness cannot start.
     pub fn begin(&self) -> Result<(), TestbedError> {
-        let fresh = Watch::start(self.core, &[self.emulator.tid])?;
+        let fresh = Watch::start(self.core, &self.emulator.tids)?;
         if let Ok(mut watch) = self.watch.lock() {
             *watch = fresh;
         }
-        Ok(self.emulator.tell(Command::Restart)?)
+        Ok(self.emulator.tell_all(|| Command::Restart)?)
     }
 
     /// How well the emulator did since [`Testbed::begin`] or the start.
@@ -495,7 +507,7 @@ impl Testbed {
         let counters = self.counters()?;
         Ok(EmulatorReport {
             mode: self.topology.mode,
-            lateness: self.emulator.ask(Command::Lateness)?,
+            lateness: self.emulator.lateness()?,
             not_taken: counters.ports.iter().map(|p| p.not_taken.frames).sum(),
             machine_lost: counters.machine_lost(),
             disturbed: machine.verdict(&Limits::default()),

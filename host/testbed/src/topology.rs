@@ -56,6 +56,9 @@ pub const MAX_QUEUE: u64 = 4 << 30;
 /// Shortest and longest departure quantum of segment mode.
 pub const QUANTUM: [PicoDuration; 2] = [PicoDuration::from_us(50), PicoDuration::from_us(100)];
 
+/// Most threads of the emulator.
+pub const MAX_THREADS: u64 = 16;
+
 /// How frames pass between hosts and emulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -116,6 +119,8 @@ pub struct Topology {
     pub seed: u64,
     /// How frames pass between hosts and emulator.
     pub mode: Mode,
+    /// Threads of the emulator that were asked for.
+    pub threads: usize,
     /// The hosts.
     pub hosts: Vec<Host>,
     /// The routers' names.

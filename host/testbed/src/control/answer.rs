@@ -125,6 +125,7 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
         "topology": topology.name,
         "seed": topology.seed,
         "mode": topology.mode.name(),
+        "threads": testbed.threads(),
         "quantum_ns": quantum_ns(topology.mode),
         "at_ns": testbed.epoch().pico_now().as_ns(),
         "hosts": hosts.collect::<Vec<_>>(),

@@ -31,7 +31,8 @@ struct Card {
 
 /// All cards of a thread.
 pub(super) struct Cards {
-    cards: Vec<Card>,
+    /// By port; none where it belongs to another thread.
+    cards: Vec<Option<Card>>,
     pub epoch: Epoch,
     pub lateness: Histogram,
     /// What is read when there is no memory for it, and superframes.
@@ -46,7 +47,7 @@ impl Exit for Cards {
             lateness,
             ..
         } = self;
-        let Some(Card { tap, groups }) = cards.get_mut(port) else {
+        let Some(Some(Card { tap, groups })) = cards.get_mut(port) else {
             return;
         };
         if let Some(groups) = groups {
@@ -74,14 +75,15 @@ fn writer<'a>(
 }
 
 impl Cards {
-    pub fn new(taps: Vec<Tap>, mode: Mode, epoch: Epoch) -> Self {
-        let cards = taps.into_iter().map(|tap| Card {
+    pub fn new(taps: Vec<Option<Tap>>, mode: Mode, epoch: Epoch) -> Self {
+        let card = |tap| Card {
             tap,
             groups: match mode {
                 Mode::Frame => None,
                 Mode::Segment { quantum } => Some(Groups::new(quantum)),
             },
-        });
+        };
+        let cards = taps.into_iter().map(|tap| tap.map(card));
         Self {
             cards: cards.collect(),
             epoch,
@@ -90,18 +92,21 @@ impl Cards {
         }
     }
 
-    /// The descriptors of the cards, in the order of the ports.
-    pub fn descriptors(taps: &[Tap]) -> Vec<i32> {
-        taps.iter().map(|t| t.as_fd().as_raw_fd()).collect()
+    /// The cards' ports and descriptors.
+    pub fn descriptors(taps: &[Option<Tap>]) -> Vec<(usize, i32)> {
+        let taps = taps.iter().enumerate();
+        taps.filter_map(|(port, t)| Some((port, t.as_ref()?.as_fd().as_raw_fd())))
+            .collect()
     }
 
+    /// Ports of the network, this thread's and others.
     pub fn count(&self) -> usize {
         self.cards.len()
     }
 
     /// When the next group of segments is due, ps of the run.
     pub fn next_ps(&self) -> u64 {
-        let groups = self.cards.iter().filter_map(|c| c.groups.as_ref());
+        let groups = self.cards.iter().flatten().filter_map(|c| c.groups.as_ref());
         groups.map(Groups::next_ps).min().unwrap_or(u64::MAX)
     }
 
@@ -113,7 +118,10 @@ impl Cards {
             lateness,
             ..
         } = self;
-        for (Card { tap, groups }, counts) in cards.iter_mut().zip(counts) {
+        for (card, counts) in cards.iter_mut().zip(counts) {
+            let Some(Card { tap, groups }) = card else {
+                continue;
+            };
             if let Some(groups) = groups.as_mut().filter(|g| g.next_ps() <= now.as_ps()) {
                 groups.flush(now, &mut writer(tap, counts, epoch, lateness));
             }
@@ -122,7 +130,7 @@ impl Cards {
 
     /// Segments that wait for the end of their quantum.
     pub fn grouped(&self, port: usize) -> Count {
-        let groups = self.cards.get(port).and_then(|c| c.groups.as_ref());
+        let groups = self.cards.get(port).and_then(|c| c.as_ref()?.groups.as_ref());
         groups.map_or(Count::default(), Groups::held)
     }
 
@@ -131,7 +139,7 @@ impl Cards {
         let Self {
             cards, epoch, room, ..
         } = self;
-        let Some(Card { tap, groups }) = cards.get(port) else {
+        let Some(Some(Card { tap, groups })) = cards.get(port) else {
             return;
         };
         for _ in 0..READ_BATCH {

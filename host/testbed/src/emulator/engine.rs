@@ -4,13 +4,17 @@
 //! is the departure from the one before it, to the picosecond, however late the engine runs.
 //! At one instant: changes first, then stages in the order of their numbers.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kuroshio_core::units::{FrameBytes, PicoTime};
 use kuroshio_core::wan::{Count, DropCause, Limit, StageCounters};
 use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
 use kuroshio_port::look;
 
+use super::exchange::{Exchange, Handed};
+use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
 use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
 use super::tourney::Tourney;
@@ -73,14 +77,34 @@ pub(super) struct Engine {
     lines: Vec<LineRate>,
     /// The port of every stage that is a drain.
     drains: Vec<(usize, usize)>,
+    share: Share,
+}
+
+/// This engine's part of a network that several threads share: stages of other threads are there and never used, but a
+/// link that leads here stands for the frames that its thread handed over.
+struct Share {
+    own: usize,
+    plan: Arc<Plan>,
+    exchange: Arc<Exchange>,
+    /// By stage: frames that have left a link of another thread, in order.
+    came: Vec<VecDeque<Handed>>,
+    /// By thread: frames that are to be handed over.
+    goes: Vec<Vec<Handed>>,
+    /// Frames handed over and taken so far.
+    given: u64,
+    taken: u64,
 }
 
 impl Engine {
-    pub fn new(topology: &Topology) -> Self {
+    /// The part of a network that thread `own` of the plan has.
+    pub fn new(topology: &Topology, plan: &Arc<Plan>, exchange: &Arc<Exchange>, own: usize) -> Self {
         let numbers = Numbers::of(topology);
         let shapers = shaper_stages(topology);
         let drains = drain_stages(topology);
-        let stages = build(topology);
+        let mut stages = build(topology);
+        for (stage, ahead) in stages.iter_mut().zip(&plan.ahead) {
+            stage.ahead = *ahead;
+        }
         let mut table = vec![NO_PATH; numbers.ports * numbers.ports];
         let mut paths = Vec::with_capacity(topology.paths.len());
         for path in &topology.paths {
@@ -94,10 +118,19 @@ impl Engine {
             }
             paths.push((way, path.to));
         }
-        let pool = Pool::new(MAX_POOL_BYTES);
-        prepare(&pool, topology);
+        let pool = Pool::new(own, MAX_POOL_BYTES / plan.threads);
+        prepare(&pool, topology, plan.threads);
         Self {
             due: Tourney::new(stages.len()),
+            share: Share {
+                own,
+                plan: Arc::clone(plan),
+                exchange: Arc::clone(exchange),
+                came: stages.iter().map(|_| VecDeque::new()).collect(),
+                goes: (0..plan.threads).map(|_| Vec::new()).collect(),
+                given: 0,
+                taken: 0,
+            },
             stages,
             ports: vec![PortCounts::default(); numbers.ports],
             trace: None,
@@ -274,6 +307,14 @@ impl Engine {
             return true;
         }
         let at = PicoTime::from_ps(due);
+        if let Some(handed) = self.share.came.get_mut(stage).and_then(VecDeque::pop_front) {
+            let next = self.share.came[stage].front();
+            self.due.set(stage, next.map_or(u64::MAX, |h| h.at.as_ps()));
+            self.share.taken += 1;
+            let frame = self.pool.adopt(handed.inner);
+            self.onward(handed.at, handed.len, frame, write);
+            return true;
+        }
         while let Some(departure) = self.stages.get_mut(stage).and_then(|s| s.poll(at)) {
             self.forward(stage, departure.at, departure.len, departure.token, write);
         }
@@ -304,6 +345,32 @@ impl Engine {
         }
         meta.hop += 1;
         frame.set_meta(meta);
+        let Share {
+            own,
+            plan,
+            goes,
+            given,
+            ..
+        } = &mut self.share;
+        if plan.ahead.get(stage).is_some_and(Option::is_some) && plan.leads_to[stage] != *own {
+            if let Some(inner) = frame.detach() {
+                *given += 1;
+                let handed = Handed {
+                    at,
+                    stage,
+                    len,
+                    inner,
+                };
+                goes[plan.leads_to[stage]].push(handed);
+            }
+            return;
+        }
+        self.onward(at, len, frame, write);
+    }
+
+    /// A frame goes to the next stage of its path, or leaves.
+    fn onward(&mut self, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
+        let meta = frame.meta();
         let Some((way, to)) = self.paths.get(usize::from(meta.path)) else {
             return;
         };
@@ -315,6 +382,53 @@ impl Engine {
         if let Some(counts) = self.ports.get_mut(to) {
             write.leave(counts, to, at, len, frame);
         }
+    }
+
+    /// Takes what other threads have handed over; events up to the time that is returned may be done.
+    pub fn receive(&mut self) -> PicoTime {
+        let Self { share, due, pool, .. } = self;
+        let Share {
+            own, exchange, came, ..
+        } = share;
+        for memory in exchange.come_home(*own) {
+            pool.give_back(memory);
+        }
+        exchange.take(*own, |handed| {
+            let Some(row) = came.get_mut(handed.stage) else {
+                return;
+            };
+            if row.is_empty() {
+                due.set(handed.stage, handed.at.as_ps());
+            }
+            row.push_back(handed);
+        })
+    }
+
+    /// Hands over what goes to other threads, and tells them that everything up to `limit` is done, or as much as is.
+    pub fn publish(&mut self, limit: PicoTime) {
+        let next = self.next_ps();
+        let Share {
+            own, exchange, goes, ..
+        } = &mut self.share;
+        for (to, frames) in goes.iter_mut().enumerate() {
+            exchange.give(*own, to, frames);
+        }
+        let done = limit.as_ps().min(next.saturating_sub(1));
+        exchange.promise(*own, PicoTime::from_ps(done));
+        let mut strays: Vec<Vec<_>> = goes.iter().map(|_| Vec::new()).collect();
+        self.pool.strays(|home, inner| {
+            if let Some(row) = strays.get_mut(home) {
+                row.push(inner);
+            }
+        });
+        for (home, memory) in strays.iter_mut().enumerate().filter(|(_, m)| !m.is_empty()) {
+            exchange.send_home(*own, home, memory);
+        }
+    }
+
+    /// Frames handed to other threads, and taken from them.
+    pub fn handed(&self) -> [u64; 2] {
+        [self.share.given, self.share.taken]
     }
 
     /// The counters of a stage.
@@ -333,7 +447,7 @@ fn pause_asked(frame: &[u8]) -> Option<u16> {
 }
 
 /// Makes memory for what can be in flight and in queues, as far as the limit goes.
-fn prepare(pool: &Pool, topology: &Topology) {
+fn prepare(pool: &Pool, topology: &Topology, threads: usize) {
     let longest = topology
         .ports()
         .map(|(_, p)| p.mtu_bytes as usize + 18)
@@ -356,7 +470,7 @@ fn prepare(pool: &Pool, topology: &Topology) {
         .filter_map(|(_, p)| p.shaper)
         .map(|s| s.queue.get())
         .fold(0, u64::saturating_add);
-    let bytes = links.saturating_add(shapers).min(PREPARED_BYTES);
+    let bytes = links.saturating_add(shapers).min(PREPARED_BYTES) / threads as u64;
     let frames = usize::try_from(bytes / (longest as u64 + 1)).unwrap_or(0) + 64;
     pool.prepare(longest, frames);
     pool.prepare(SMALL, frames);

@@ -47,7 +47,7 @@ fn at(us: u64) -> PicoTime {
 
 #[test]
 fn what_departs_in_a_quantum_leaves_at_its_end_and_no_more() {
-    let pool = Pool::new(1 << 24);
+    let pool = Pool::new(0, 1 << 24);
     let mut groups = Groups::new(QUANTUM);
     let mut written = Written::new();
     let len = FrameBytes::new(1058);
@@ -74,7 +74,7 @@ fn what_departs_in_a_quantum_leaves_at_its_end_and_no_more() {
 
 #[test]
 fn a_gap_and_an_end_part_groups_and_flows_do_not() {
-    let pool = Pool::new(1 << 24);
+    let pool = Pool::new(0, 1 << 24);
     let mut groups = Groups::new(QUANTUM);
     let mut written = Written::new();
     let len = FrameBytes::new(1058);
@@ -106,7 +106,7 @@ fn a_gap_and_an_end_part_groups_and_flows_do_not() {
 
 #[test]
 fn a_frame_with_a_whole_checksum_is_never_joined() {
-    let pool = Pool::new(1 << 24);
+    let pool = Pool::new(0, 1 << 24);
     let mut groups = Groups::new(QUANTUM);
     let mut written = Written::new();
     for i in 0..3 {

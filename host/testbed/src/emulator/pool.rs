@@ -33,7 +33,10 @@ pub(super) struct Meta {
     pub partial: Option<Partial>,
 }
 
-struct Inner {
+/// The memory of a frame.
+pub(super) struct Inner {
+    /// The thread to whose pool it belongs.
+    home: usize,
     meta: Meta,
     len: usize,
     data: Box<[u8]>,
@@ -70,7 +73,7 @@ impl Frame {
 
     /// Makes the checksum that was left to be made.
     fn complete(&mut self) {
-        if let Some(Inner { meta, len, data }) = &mut self.inner
+        if let Some(Inner { meta, len, data, .. }) = &mut self.inner
             && let Some(partial) = meta.partial.take()
         {
             complete(data.get_mut(..*len).unwrap_or(&mut []), partial);
@@ -96,6 +99,13 @@ impl Frame {
         if let Some(inner) = &mut self.inner {
             inner.meta = meta;
         }
+    }
+}
+
+impl Frame {
+    /// The memory without the frame around it, to be handed to another thread.
+    pub fn detach(mut self) -> Option<Inner> {
+        self.inner.take()
     }
 }
 
@@ -150,14 +160,19 @@ impl Drop for Frame {
 
 /// The free lists.
 pub(super) struct Pool {
+    number: usize,
+    /// Memory of other threads' pools that is to go home.
+    strays: RefCell<Vec<Inner>>,
     free: [RefCell<Vec<Inner>>; 3],
     made: Cell<usize>,
     limit: usize,
 }
 
 impl Pool {
-    pub fn new(limit: usize) -> Rc<Self> {
+    pub fn new(number: usize, limit: usize) -> Rc<Self> {
         Rc::new(Self {
+            number,
+            strays: RefCell::default(),
             free: Default::default(),
             made: Cell::new(0),
             limit,
@@ -195,6 +210,7 @@ impl Pool {
         }
         self.made.set(self.made.get() + bytes);
         Some(Inner {
+            home: self.number,
             meta: Meta::default(),
             len: 0,
             // Not zero: zeroed memory would be mapped at its first use, in the run.
@@ -202,7 +218,27 @@ impl Pool {
         })
     }
 
-    fn give_back(&self, inner: Inner) {
+    /// A frame in memory of any thread's pool.
+    pub fn adopt(self: &Rc<Self>, inner: Inner) -> Frame {
+        Frame {
+            inner: Some(inner),
+            pool: Rc::clone(self),
+        }
+    }
+
+    /// Passes on memory of other threads, with the thread that it belongs to.
+    pub fn strays(&self, mut each: impl FnMut(usize, Inner)) {
+        for inner in self.strays.borrow_mut().drain(..) {
+            each(inner.home, inner);
+        }
+    }
+
+    /// Takes memory back.
+    pub fn give_back(&self, inner: Inner) {
+        if inner.home != self.number {
+            self.strays.borrow_mut().push(inner);
+            return;
+        }
         if let Some(size) = size_for(inner.data.len()) {
             self.free[size].borrow_mut().push(inner);
         }
@@ -219,7 +255,7 @@ mod tests {
 
     #[test]
     fn memory_comes_back_and_the_limit_holds() {
-        let pool = Pool::new(2048 * 2);
+        let pool = Pool::new(0, 2048 * 2);
         let a = pool.take(1518).expect("first");
         let b = pool.take(1518).expect("second");
         assert!(pool.take(1518).is_none());
@@ -235,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_frame_grows_into_larger_memory_and_is_copied() {
-        let pool = Pool::new(1 << 20);
+        let pool = Pool::new(0, 1 << 20);
         let mut frame = pool.take(256).expect("small");
         frame.set_len(256);
         frame.bytes_mut().copy_from_slice(&[9; 256]);
