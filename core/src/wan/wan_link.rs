@@ -17,7 +17,7 @@ use super::{
     Departure, DropCause, Dropped, Stage, StageCounters,
     cargo::Cargo,
     codel::{self, Head, Source},
-    config::{Aqm, Limit, Reorder, WanChange, WanConfig},
+    config::{Aqm, Limit, Reorder, WanChange, WanConfig, WanValues},
     corrupt::Corrupter,
     ecn::Mark,
     flight::{End, Flight},
@@ -127,6 +127,19 @@ impl<T: Cargo> WanLink<T> {
     pub fn change(&mut self, now: PicoTime, change: WanChange) {
         let now = self.serve(now);
         self.apply(now, change);
+    }
+
+    /// What the link is set to now.
+    pub fn values(&self) -> WanValues {
+        let (rate, level) = self.gate.rate();
+        WanValues {
+            rate,
+            level,
+            one_way_delay: self.one_way_delay,
+            queue: self.limit,
+            loss: self.loss.loss,
+            mtu: self.mtu,
+        }
     }
 
     /// As [`Stage::poll`] for frames that have left by `until`, though it is only `now`: those that are on their way

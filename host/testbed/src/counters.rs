@@ -9,7 +9,7 @@
 //! ```
 
 use kuroshio_core::units::PicoTime;
-use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_core::wan::{Count, StageCounters, WanValues};
 
 use crate::emulator::{Numbers, Snapshot, drain_stages, shaper_stages};
 use crate::host::CardCounters;
@@ -53,6 +53,10 @@ pub struct LinkCounters {
     pub name: String,
     /// The link itself.
     pub stage: StageCounters,
+    /// What it is set to now; `None` only in counters that no emulator made.
+    pub values: Option<WanValues>,
+    /// Whether it is cut.
+    pub cut: bool,
     /// Frames that a fault took before the queue.
     pub fault_dropped: u64,
     /// Frames that a fault damaged.
@@ -79,6 +83,10 @@ pub struct Counters {
     pub shapers: Vec<ShaperCounters>,
     /// Every port.
     pub ports: Vec<PortCounters>,
+    /// Copies that switches made of frames to groups and unknown addresses.
+    pub flooded: Count,
+    /// Copies for which there was no memory.
+    pub not_flooded: Count,
     /// Frames between two threads of the emulator: they have left a link and not arrived behind it.
     pub between_threads: u64,
 }
@@ -151,8 +159,11 @@ impl Counters {
             .map(|(n, name)| {
                 let number = numbers.link(n);
                 let (fault_dropped, corrupted) = snapshot.faults.get(number).copied().unwrap_or_default();
+                let values = snapshot.values.get(number).copied().flatten();
                 LinkCounters {
                     name,
+                    values: values.map(|v| v.0),
+                    cut: values.is_some_and(|v| v.1),
                     stage: stage(number),
                     fault_dropped,
                     corrupted,
@@ -208,6 +219,8 @@ impl Counters {
             links,
             shapers,
             ports,
+            flooded: snapshot.flooded[0],
+            not_flooded: snapshot.flooded[1],
             between_threads: snapshot.handed[0].saturating_sub(snapshot.handed[1]),
         }
     }

@@ -30,7 +30,7 @@ mod topology;
 
 pub use captures::{CaptureSet, Captured, Record};
 pub use counters::{Counters, LinkCounters, PortCounters, ShaperCounters};
-pub use emulator::{Damage, Fate, Lateness, MAX_POOL_BYTES, Point, Trace, TraceRecord};
+pub use emulator::{Damage, Fate, Lateness, MAX_LEARNED, MAX_POOL_BYTES, Point, Trace, TraceRecord};
 pub use files::MAX_FILE;
 pub use host::CardCounters;
 pub use kuroshio_core::wire::FlowKey;

@@ -34,6 +34,8 @@ pub(crate) struct Topology {
     #[serde(default)]
     router: Vec<Router>,
     #[serde(default)]
+    switch: Vec<Router>,
+    #[serde(default)]
     link: Vec<raw_link::Link>,
 }
 
@@ -61,7 +63,8 @@ struct Port {
     mtu: Option<String>,
     wire: Option<String>,
     address: OneOrMany,
-    router: String,
+    router: Option<String>,
+    switch: Option<String>,
     queue: Option<String>,
     egress_queue: Option<String>,
     shape: Option<String>,
@@ -85,13 +88,19 @@ impl Topology {
     pub(crate) fn check(self, folder: &Path) -> Checked<checked::Topology> {
         name("topology name", &self.name, MAX_NAME)?;
         at_most("hosts", self.host.len(), MAX_HOSTS)?;
-        at_most("routers", self.router.len(), MAX_ROUTERS)?;
+        at_most(
+            "routers and switches",
+            self.router.len() + self.switch.len(),
+            MAX_ROUTERS,
+        )?;
         at_most("links", self.link.len(), MAX_LINKS)?;
         at_most("ports", self.host.iter().map(|h| h.port.len()).sum(), MAX_PORTS)?;
         if self.host.is_empty() {
             return Err(TopologyError::new("hosts", "none: at least one [[host]]"));
         }
-        let routers: Vec<String> = self.router.into_iter().map(|r| r.name).collect();
+        let switches = self.switch.len();
+        let nodes = self.router.into_iter().chain(self.switch);
+        let routers: Vec<String> = nodes.map(|r| r.name).collect();
         for router in &routers {
             name(&format!("router {router:?}"), router, MAX_NAME)?;
         }
@@ -101,7 +110,7 @@ impl Topology {
         let hosts = self
             .host
             .into_iter()
-            .map(|h| h.check(&routers))
+            .map(|h| h.check(&routers, switches))
             .collect::<Checked<Vec<_>>>()?;
         let links = self
             .link
@@ -109,6 +118,9 @@ impl Topology {
             .map(|l| l.check(&routers, folder))
             .collect::<Checked<Vec<_>>>()?;
         addresses_once(&hosts)?;
+        for link in &links {
+            switches_apart(link, routers.len() - switches)?;
+        }
         let mode = mode(self.mode.as_deref(), self.quantum.as_deref())?;
         Ok(checked::Topology {
             name: self.name,
@@ -117,6 +129,7 @@ impl Topology {
             threads: threads(self.threads)?,
             hosts,
             routers,
+            switches,
             links,
             paths: Vec::new(),
         })
@@ -158,7 +171,7 @@ fn mode(mode: Option<&str>, quantum: Option<&str>) -> Checked<checked::Mode> {
 }
 
 impl Host {
-    fn check(self, routers: &[String]) -> Checked<checked::Host> {
+    fn check(self, routers: &[String], switches: usize) -> Checked<checked::Host> {
         let place = format!("host {:?}", self.name);
         name(&place, &self.name, MAX_NAME)?;
         at_most(&format!("{place}: sysctls"), self.sysctl.len(), MAX_SYSCTLS)?;
@@ -169,7 +182,7 @@ impl Host {
         let ports = self
             .port
             .into_iter()
-            .map(|p| p.check(&place, routers))
+            .map(|p| p.check(&place, routers, switches))
             .collect::<Checked<Vec<_>>>()?;
         one_port_per_subnet(&place, &ports)?;
         Ok(checked::Host {
@@ -181,7 +194,7 @@ impl Host {
 }
 
 impl Port {
-    fn check(self, host: &str, routers: &[String]) -> Checked<checked::Port> {
+    fn check(self, host: &str, routers: &[String], switches: usize) -> Checked<checked::Port> {
         let place = format!("{host}, port {:?}", self.name);
         name(&place, &self.name, kuroshio_port::MAX_NAME)?;
         if self.name == "lo" {
@@ -217,7 +230,7 @@ impl Port {
         Ok(checked::Port {
             mtu_bytes: u32::try_from(mtu).unwrap_or(u32::MAX),
             wire,
-            router: index(&format!("{place}: router"), &self.router, routers)?,
+            router: node(&place, self.router, self.switch, routers, switches)?,
             queue,
             egress_queue: egress,
             shaper,
@@ -226,6 +239,47 @@ impl Port {
             name: self.name,
         })
     }
+}
+
+/// The node that a port is at: a router or a switch.
+fn node(
+    place: &str,
+    router: Option<String>,
+    switch: Option<String>,
+    nodes: &[String],
+    switches: usize,
+) -> Checked<usize> {
+    let (routers, switches) = nodes.split_at(nodes.len() - switches);
+    match (router, switch) {
+        (Some(name), None) => index(&format!("{place}: router"), &name, routers),
+        (None, Some(name)) => {
+            let place = format!("{place}: switch");
+            let found = switches.iter().position(|s| *s == name);
+            found.map(|i| routers.len() + i).ok_or_else(|| {
+                let problem = format!("there is no switch {name:?}, but {}", list(switches));
+                TopologyError::new(place, problem)
+            })
+        }
+        _ => Err(TopologyError::new(
+            place,
+            "a port is at a router or at a switch: one of them",
+        )),
+    }
+}
+
+/// A link joins routers or switches, and one between switches is for all.
+fn switches_apart(link: &checked::Link, first_switch: usize) -> Checked<()> {
+    let place = format!("link {:?}", link.name);
+    let [a, b] = link.between.map(|r| r >= first_switch);
+    if a != b {
+        let problem = "between a router and a switch: two routers or two switches";
+        return Err(TopologyError::new(place, problem));
+    }
+    if a && !link.carries.is_empty() {
+        let problem = "a link between switches carries every subnet: leave carries out";
+        return Err(TopologyError::new(place, problem));
+    }
+    Ok(())
 }
 
 fn shaper(

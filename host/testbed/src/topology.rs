@@ -6,7 +6,8 @@
 //!
 //! Every quantity carries its unit. Ports whose addresses are in one subnet reach each other,
 //! over the routers, on the path with the fewest links; a link with `carries` is for those
-//! subnets alone, and goes before links without. A link's parameters are the settings of
+//! subnets alone, and goes before links without. On routers each host knows the others' hardware addresses from the
+//! start; on switches hosts ask, and groups are flooded. Switches and routers are not joined by links. A link's parameters are the settings of
 //! `kuroshio_core::wan::setting`, by the same names and in the same form.
 
 use std::collections::BTreeMap;
@@ -123,8 +124,10 @@ pub struct Topology {
     pub threads: usize,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// The routers' names.
+    /// The routers' names, and behind them the switches'.
     pub routers: Vec<String>,
+    /// How many of them are switches.
+    pub switches: usize,
     /// The links.
     pub links: Vec<Link>,
     pub(crate) paths: Vec<Path>,
@@ -152,7 +155,7 @@ pub struct Port {
     pub wire: LineRate,
     /// Its addresses.
     pub addresses: Vec<Net>,
-    /// Index of the router at the other end.
+    /// Index of the router or switch at the other end.
     pub router: usize,
     /// Queue of the host's card.
     pub queue: FrameBytes,
@@ -229,6 +232,12 @@ impl Topology {
         Ok(topology)
     }
 
+    /// Whether a router, by its index, is a switch.
+    #[must_use]
+    pub fn is_switch(&self, router: usize) -> bool {
+        router >= self.routers.len().saturating_sub(self.switches)
+    }
+
     /// All ports with their numbers' order: by host, then by port.
     pub fn ports(&self) -> impl Iterator<Item = (&Host, &Port)> {
         self.hosts
@@ -300,7 +309,8 @@ impl Topology {
     /// The addresses that a port reaches, with the number of the port that has each.
     pub(crate) fn neighbours(&self, port: usize) -> Vec<(IpAddr, usize)> {
         let ports: Vec<&Port> = self.ports().map(|(_, p)| p).collect();
-        let Some(own) = ports.get(port) else {
+        // On a switch, hosts ask.
+        let Some(own) = ports.get(port).filter(|p| !self.is_switch(p.router)) else {
             return Vec::new();
         };
         ports

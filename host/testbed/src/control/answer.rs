@@ -1,9 +1,9 @@
 //! What a testbed answers, as JSON with the units in the names.
 
-use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_core::wan::{Count, Level, Limit, Loss, StageCounters};
 use serde_json::{Value, json};
 
-use crate::counters::Counters;
+use crate::counters::{Counters, LinkCounters};
 use crate::testbed::{EmulatorReport, Testbed};
 use crate::topology::Mode;
 
@@ -76,6 +76,8 @@ pub(super) fn stats(c: &Counters, mode: Mode) -> Value {
         "dropped_frames": c.dropped_frames(),
         "machine_lost_frames": c.machine_lost(),
         "held_frames": c.held_frames(),
+        "flooded": count(c.flooded),
+        "not_flooded": count(c.not_flooded),
         "links": links.collect::<Vec<_>>(),
         "shapers": shapers.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
@@ -94,7 +96,34 @@ pub(super) fn report(r: &EmulatorReport) -> Value {
     })
 }
 
-/// What runs. The links' values are those of the topology, not of later changes.
+/// What a link is set to now.
+fn link(l: &LinkCounters) -> Value {
+    let Some(v) = l.values else {
+        return json!({ "link": l.name });
+    };
+    let loss = match v.loss {
+        Loss::Ratio(ratio) => ratio.to_string(),
+        Loss::Gilbert { p, r, good, bad } => format!("gilbert {p} {r} {good} {bad}"),
+        Loss::Every(n) => format!("every {n}"),
+    };
+    let (bytes, frames) = match v.queue {
+        Limit::Bytes(bytes) => (Some(bytes.get()), None),
+        Limit::Frames(frames) => (None, Some(frames)),
+    };
+    json!({
+        "link": l.name,
+        "capacity_bps": v.rate.bps(),
+        "capacity_level": if v.level == Level::L1 { "l1" } else { "frame" },
+        "one_way_delay_ns": v.one_way_delay.as_ns(),
+        "queue_bytes": bytes,
+        "queue_frames": frames,
+        "loss": loss,
+        "mtu_bytes": v.mtu,
+        "cut": l.cut,
+    })
+}
+
+/// What runs; the links' values are those of this moment.
 pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
     let topology = testbed.topology();
     let descriptors = testbed.descriptors();
@@ -109,18 +138,8 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
         });
         json!({ "host": host.name, "netns_fd": fd, "ports": ports.collect::<Vec<_>>() })
     });
-    let directions = topology.links.iter().flat_map(|l| &l.wan);
-    let links = topology
-        .link_names()
-        .into_iter()
-        .zip(directions)
-        .map(|(name, d)| {
-            json!({
-                "link": name,
-                "capacity_bps": d.rate.mean().bps(),
-                "one_way_delay_ns": d.one_way_delay.as_ns(),
-            })
-        });
+    let counters = testbed.counters()?;
+    let links = counters.links.iter().map(link);
     Ok(json!({
         "topology": topology.name,
         "seed": topology.seed,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kuroshio_core::units::{FrameBytes, PicoTime};
-use kuroshio_core::wan::{Count, DropCause, Limit, StageCounters};
+use kuroshio_core::wan::{Cargo as _, Count, DropCause, Limit, StageCounters};
 use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
 use kuroshio_port::look;
 
@@ -17,6 +17,7 @@ use super::exchange::{Exchange, Handed};
 use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
 use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
+use super::switch::{Next, Switches, Whither};
 use super::tourney::Tourney;
 use super::trace::{Fate, Point, Trace, TraceRecord};
 use crate::topology::Topology;
@@ -28,6 +29,9 @@ const PREPARED_BYTES: u64 = 1 << 30;
 const SMALL: usize = 256;
 
 const NO_PATH: u16 = u16::MAX;
+
+/// In place of a path's number: to every port of the switches' domain.
+const FLOOD: u16 = u16::MAX - 1;
 
 /// What happened to frames outside of the stages, by port.
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,6 +82,9 @@ pub(super) struct Engine {
     /// The port of every stage that is a drain.
     drains: Vec<(usize, usize)>,
     share: Share,
+    switches: Switches,
+    /// Copies that switches made, and those for which there was no memory.
+    pub flooded: [Count; 2],
 }
 
 /// This engine's part of a network that several threads share: stages of other threads are there and never used, but a
@@ -118,10 +125,17 @@ impl Engine {
             }
             paths.push((way, path.to));
         }
+        let mut due = Tourney::new(stages.len());
+        for (stage, there) in stages.iter_mut().enumerate() {
+            // A schedule begins with the run, not with the first frame.
+            if plan.stages.get(stage) == Some(&own) {
+                due.set(stage, there.next_wakeup_ps());
+            }
+        }
         let pool = Pool::new(own, MAX_POOL_BYTES / plan.threads);
         prepare(&pool, topology, plan.threads);
         Self {
-            due: Tourney::new(stages.len()),
+            due,
             share: Share {
                 own,
                 plan: Arc::clone(plan),
@@ -131,6 +145,8 @@ impl Engine {
                 given: 0,
                 taken: 0,
             },
+            switches: Switches::new(topology),
+            flooded: [Count::default(); 2],
             stages,
             ports: vec![PortCounts::default(); numbers.ports],
             trace: None,
@@ -177,7 +193,7 @@ impl Engine {
             self.hold(at, port, quanta);
             return;
         }
-        let Some(path) = self.route(port, frame.bytes()) else {
+        let Some(path) = self.route(at, port, frame.bytes()) else {
             if let Some(counts) = self.ports.get_mut(port) {
                 counts.unrouted.add(len);
             }
@@ -228,14 +244,45 @@ impl Engine {
         }
     }
 
-    fn route(&self, from: usize, bytes: &[u8]) -> Option<u16> {
+    fn route(&mut self, at: PicoTime, from: usize, bytes: &[u8]) -> Option<u16> {
         let mac: [u8; 6] = bytes.get(..6)?.try_into().ok()?;
+        let whither = self.switches.whither(at, from, bytes);
         let to = usize::from(u16::from_be_bytes([mac[4], mac[5]]));
-        if mac != crate::host::mac_of(to) || to >= self.ports.len() {
-            return None;
-        }
+        let to = match whither {
+            _ if mac == crate::host::mac_of(to) && to < self.ports.len() => to,
+            Some(Whither::Port(port)) => port,
+            Some(Whither::Everywhere) => return Some(FLOOD),
+            Some(Whither::Nowhere) | None => return None,
+        };
         let path = *self.table.get(from * self.ports.len() + to)?;
         (path != NO_PATH).then_some(path)
+    }
+
+    /// A flooded frame has passed a stage.
+    fn flood(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
+        match self.switches.after(stage) {
+            Next::Stage(next) => self.offer(next, at, len, frame),
+            Next::Leave(port) => {
+                if let Some(counts) = self.ports.get_mut(port) {
+                    write.leave(counts, port, at, len, frame);
+                }
+            }
+            Next::Copies(stages) => {
+                if let Some((last, others)) = stages.split_last() {
+                    for next in others {
+                        match frame.copy() {
+                            Some(copy) => {
+                                self.flooded[0].add(len);
+                                self.offer(*next, at, len, copy);
+                            }
+                            None => self.flooded[1].add(len),
+                        }
+                    }
+                    self.offer(*last, at, len, frame);
+                }
+            }
+            Next::Nothing => {}
+        }
     }
 
     fn offer(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame) {
@@ -312,7 +359,7 @@ impl Engine {
             self.due.set(stage, next.map_or(u64::MAX, |h| h.at.as_ps()));
             self.share.taken += 1;
             let frame = self.pool.adopt(handed.inner);
-            self.onward(handed.at, handed.len, frame, write);
+            self.onward(stage, handed.at, handed.len, frame, write);
             return true;
         }
         while let Some(departure) = self.stages.get_mut(stage).and_then(|s| s.poll(at)) {
@@ -365,12 +412,16 @@ impl Engine {
             }
             return;
         }
-        self.onward(at, len, frame, write);
+        self.onward(stage, at, len, frame, write);
     }
 
     /// A frame goes to the next stage of its path, or leaves.
-    fn onward(&mut self, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
+    fn onward(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
         let meta = frame.meta();
+        if meta.path == FLOOD {
+            self.flood(stage, at, len, frame, write);
+            return;
+        }
         let Some((way, to)) = self.paths.get(usize::from(meta.path)) else {
             return;
         };

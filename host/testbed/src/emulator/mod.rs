@@ -19,6 +19,7 @@ mod lateness;
 mod plan;
 mod pool;
 mod stage;
+mod switch;
 mod tourney;
 mod trace;
 mod turn;
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 use kuroshio_clock::{Epoch, SPIN_ALONE_NS, SPIN_NS, pin_to_core, thread_id};
 use kuroshio_core::units::{PicoDuration, PicoTime};
-use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_core::wan::{Count, StageCounters, WanValues};
 use kuroshio_port::Tap;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -47,6 +48,7 @@ use turn::Turn;
 pub use fault::Damage;
 pub use lateness::Lateness;
 pub use pool::MAX_POOL_BYTES;
+pub use switch::MAX_LEARNED;
 pub use trace::{Fate, Point, Trace, TraceRecord};
 
 pub(crate) use lateness::Histogram;
@@ -76,6 +78,10 @@ pub(crate) struct Snapshot {
     pub faults: Vec<(u64, u64)>,
     /// By stage: PAUSE frames sent.
     pub pauses: Vec<u64>,
+    /// By stage: what a link is set to, and whether it is cut.
+    pub values: Vec<Option<(WanValues, bool)>>,
+    /// Copies that switches made, and those for which there was no memory.
+    pub flooded: [Count; 2],
     /// Frames that were handed to another thread, and that were taken from one.
     pub handed: [u64; 2],
 }
@@ -241,6 +247,7 @@ impl Emulator {
                     all.stages[stage] = part.stages[stage];
                     all.faults[stage] = part.faults[stage];
                     all.pauses[stage] = part.pauses[stage];
+                    all.values[stage] = part.values[stage];
                 }
             }
             for (port, owner) in self.plan.ports.iter().enumerate() {
@@ -249,6 +256,10 @@ impl Emulator {
                 }
             }
             all.at = all.at.max(part.at);
+            for (sum, more) in all.flooded.iter_mut().zip(part.flooded) {
+                sum.frames += more.frames;
+                sum.bytes += more.bytes;
+            }
         }
         all.handed = [given, taken];
         Ok(all)

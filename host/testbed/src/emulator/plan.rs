@@ -14,7 +14,7 @@
 //! held up makes the others late, never wrong.
 //!
 //! A link is cut only when its delay is [`MIN_CUT`] at least at all times of its schedule, and has no jitter and keeps order;
-//! routers that other links join go to one thread. What a change on a cut link may do is in [`Plan::refuses`].
+//! routers that other links join go to one thread, and so do the switches of one domain. What a change on a cut link may do is in [`Plan::refuses`].
 
 use kuroshio_core::units::PicoDuration;
 use kuroshio_core::wan::{Jitter, Order, WanChange, WanConfig};
@@ -46,7 +46,8 @@ impl Plan {
         let routers = topology.routers.len();
         let mut part: Vec<usize> = (0..routers).collect();
         for link in &topology.links {
-            if link.wan.iter().any(|w| ahead_of(w).is_none()) || topology.threads == 1 {
+            let switched = topology.is_switch(link.between[0]);
+            if switched || link.wan.iter().any(|w| ahead_of(w).is_none()) || topology.threads == 1 {
                 let [a, b] = link.between.map(|r| part.get(r).copied().unwrap_or(0));
                 for p in part.iter_mut().filter(|p| **p == b) {
                     *p = a;

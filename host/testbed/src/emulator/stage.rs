@@ -4,7 +4,7 @@ use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, WireBytes};
 use kuroshio_core::wan::{
     Departure, DrainPort, Dropped, PauseRequest, PortWire, Shaper, ShaperConfig, Stage as _, StageCounters,
-    WanChange, WanLink,
+    WanChange, WanLink, WanValues,
 };
 use kuroshio_core::wire::{FRAME_MIN, LineRate, PREAMBLE, pause_time};
 
@@ -77,6 +77,14 @@ impl Stage {
     pub fn faults(&mut self) -> Option<&mut Faults> {
         match &mut self.kind {
             Kind::Link(link) => Some(&mut link.1),
+            _ => None,
+        }
+    }
+
+    /// What a link is set to now, and whether it is cut.
+    pub fn values(&self) -> Option<(WanValues, bool)> {
+        match &self.kind {
+            Kind::Link(link) => Some((link.0.values(), link.1.cut)),
             _ => None,
         }
     }

@@ -154,6 +154,8 @@ impl Turn {
                 .iter_mut()
                 .map(|s| s.faults().map_or((0, 0), |f| (f.dropped, f.corrupted)))
                 .collect(),
+            values: self.engine.stages.iter().map(stage::Stage::values).collect(),
+            flooded: self.engine.flooded,
             handed: self.engine.handed(),
         }
     }
