@@ -72,6 +72,112 @@ pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Bytes of frames that an attached interface may bring before they are taken: 50 ms at 10 Gbps.
+const CARD_BUFFER: libc::c_int = 64 << 20;
+
+/// An `AF_PACKET` socket for single reads and writes with virtio-net headers, which does not see what the machine sends.
+pub(crate) fn card_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let raw = check(unsafe {
+        libc::socket(
+            libc::AF_PACKET,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            0,
+        )
+    })?;
+    // SAFETY: `raw` was just returned by socket(2) and is owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
+    set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)?;
+    for (force, plain) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ] {
+        // Beyond the system's limit where that is allowed, else up to it.
+        if set_option(&fd, libc::SOL_SOCKET, force, &CARD_BUFFER).is_err() {
+            set_option(&fd, libc::SOL_SOCKET, plain, &CARD_BUFFER)?;
+        }
+    }
+    Ok(fd)
+}
+
+/// linux/if_packet.h.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+/// Makes an interface take frames for all addresses as long as the socket lives.
+pub(crate) fn promiscuous(fd: &OwnedFd, index: libc::c_int) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Whether an interface joins frames that arrive, by software (GRO) and by the card (LRO).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReceiveOffload {
+    pub gro: bool,
+    pub lro: bool,
+}
+
+impl ReceiveOffload {
+    pub const OFF: Self = Self {
+        gro: false,
+        lro: false,
+    };
+}
+
+/// linux/ethtool.h: get and set GRO, and the flags of which one is LRO.
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_SGRO: u32 = 0x2c;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+/// linux/ethtool.h, `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    cmd: u32,
+    data: u32,
+}
+
+fn ethtool(fd: &OwnedFd, name: &str, cmd: u32, data: u32) -> io::Result<u32> {
+    let c_name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut value = EthtoolValue { cmd, data };
+    // SAFETY: an all-zero `ifreq` is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    copy_name(&mut request.ifr_name, &c_name)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: SIOCETHTOOL reads the `ifreq` and, for these commands, reads or writes the two words of the value that
+    // it points to; both live through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })?;
+    Ok(value.data)
+}
+
+/// What an interface joins now.
+pub(crate) fn receive_offload(fd: &OwnedFd, name: &str) -> io::Result<ReceiveOffload> {
+    Ok(ReceiveOffload {
+        gro: ethtool(fd, name, ETHTOOL_GGRO, 0)? != 0,
+        lro: ethtool(fd, name, ETHTOOL_GFLAGS, 0)? & ETH_FLAG_LRO != 0,
+    })
+}
+
+/// Sets what an interface joins, where it is not so already.
+pub(crate) fn set_receive_offload(fd: &OwnedFd, name: &str, want: ReceiveOffload) -> io::Result<()> {
+    let now = receive_offload(fd, name)?;
+    if now.gro != want.gro {
+        ethtool(fd, name, ETHTOOL_SGRO, u32::from(want.gro))?;
+    }
+    if now.lro != want.lro {
+        let flags = ethtool(fd, name, ETHTOOL_GFLAGS, 0)? & !ETH_FLAG_LRO;
+        let lro = if want.lro { ETH_FLAG_LRO } else { 0 };
+        ethtool(fd, name, ETHTOOL_SFLAGS, flags | lro)?;
+    }
+    Ok(())
+}
+
 fn set_option<T>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes of `value`, which is borrowed for the call.
     check(unsafe {

@@ -110,7 +110,7 @@ impl Tap {
     }
 }
 
-fn written(result: rustix::io::Result<usize>) -> io::Result<bool> {
+pub(crate) fn written(result: rustix::io::Result<usize>) -> io::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(

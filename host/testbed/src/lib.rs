@@ -38,7 +38,7 @@ pub use kuroshio_port::Direction;
 pub use net::Net;
 pub use testbed::{Change, EmulatorReport, MAX_TRACE_RECORDS, Testbed, TestbedError};
 pub use topology::{
-    Host, Link, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS,
-    MAX_QUEUE, MAX_RATE_BPS, MAX_ROUTERS, MAX_SYSCTLS, MAX_TEXT, MAX_THREADS, MIN_MTU, MIN_MTU_V6, Mode,
-    Port, PortShaper, QUANTUM, Topology, TopologyError,
+    Attached, Host, Link, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME,
+    MAX_PORTS, MAX_QUEUE, MAX_RATE_BPS, MAX_ROUTERS, MAX_SYSCTLS, MAX_TEXT, MAX_THREADS, MIN_MTU, MIN_MTU_V6,
+    Mode, Port, PortShaper, QUANTUM, Topology, TopologyError,
 };

@@ -32,6 +32,8 @@ pub(crate) struct Topology {
     #[serde(default)]
     host: Vec<Host>,
     #[serde(default)]
+    attach: Vec<Attach>,
+    #[serde(default)]
     router: Vec<Router>,
     #[serde(default)]
     switch: Vec<Router>,
@@ -62,7 +64,7 @@ struct Port {
     name: String,
     mtu: Option<String>,
     wire: Option<String>,
-    address: OneOrMany,
+    address: Option<OneOrMany>,
     router: Option<String>,
     switch: Option<String>,
     queue: Option<String>,
@@ -74,6 +76,20 @@ struct Port {
     drain_buffer: Option<String>,
     pause_high: Option<String>,
     pause_low: Option<String>,
+}
+
+/// A device of the machine as a port of a switch.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Attach {
+    name: String,
+    interface: Option<String>,
+    tap: Option<String>,
+    switch: String,
+    mtu: Option<String>,
+    wire: Option<String>,
+    queue: Option<String>,
+    egress_queue: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +110,9 @@ impl Topology {
             MAX_ROUTERS,
         )?;
         at_most("links", self.link.len(), MAX_LINKS)?;
-        at_most("ports", self.host.iter().map(|h| h.port.len()).sum(), MAX_PORTS)?;
+        let ports = self.host.iter().map(|h| h.port.len()).sum::<usize>() + self.attach.len();
+        at_most("ports", ports, MAX_PORTS)?;
+        at_most("hosts", self.host.len() + self.attach.len(), MAX_HOSTS)?;
         if self.host.is_empty() {
             return Err(TopologyError::new("hosts", "none: at least one [[host]]"));
         }
@@ -105,12 +123,14 @@ impl Topology {
             name(&format!("router {router:?}"), router, MAX_NAME)?;
         }
         unique("router", routers.iter())?;
-        unique("host", self.host.iter().map(|h| &h.name))?;
+        let attached = self.attach.iter().map(|a| &a.name);
+        unique("host", self.host.iter().map(|h| &h.name).chain(attached))?;
         unique("link", self.link.iter().map(raw_link::Link::name))?;
         let hosts = self
             .host
             .into_iter()
             .map(|h| h.check(&routers, switches))
+            .chain(self.attach.into_iter().map(|a| a.check(&routers, switches)))
             .collect::<Checked<Vec<_>>>()?;
         let links = self
             .link
@@ -185,10 +205,55 @@ impl Host {
             .map(|p| p.check(&place, routers, switches))
             .collect::<Checked<Vec<_>>>()?;
         one_port_per_subnet(&place, &ports)?;
+        if let Some(port) = ports.iter().find(|p| p.addresses.is_empty()) {
+            let place = format!("{place}, port {:?}", port.name);
+            return Err(TopologyError::new(place, "an address is missing"));
+        }
         Ok(checked::Host {
             name: self.name,
+            attached: None,
             sysctl: self.sysctl,
             ports,
+        })
+    }
+}
+
+impl Attach {
+    fn check(self, routers: &[String], switches: usize) -> Checked<checked::Host> {
+        let place = format!("attach {:?}", self.name);
+        name(&place, &self.name, MAX_NAME)?;
+        let (device, attached) = match (self.interface, self.tap) {
+            (Some(name), None) => (name, checked::Attached::Interface),
+            (None, Some(name)) => (name, checked::Attached::Tap),
+            _ => {
+                return Err(TopologyError::new(
+                    place,
+                    "an interface that exists, or a tap to be made: one of them",
+                ));
+            }
+        };
+        let port = Port {
+            name: device,
+            mtu: self.mtu,
+            wire: self.wire,
+            address: None,
+            router: None,
+            switch: Some(self.switch),
+            queue: self.queue,
+            egress_queue: self.egress_queue,
+            shape: None,
+            gap: None,
+            shape_queue: None,
+            drain: None,
+            drain_buffer: None,
+            pause_high: None,
+            pause_low: None,
+        };
+        Ok(checked::Host {
+            ports: vec![port.check(&place, routers, switches)?],
+            attached: Some(attached),
+            name: self.name,
+            sysctl: BTreeMap::new(),
         })
     }
 }
@@ -201,8 +266,9 @@ impl Port {
             return Err(TopologyError::new(place, "lo is the loopback's name"));
         }
         let texts = match self.address {
-            OneOrMany::One(text) => vec![text],
-            OneOrMany::Many(texts) => texts,
+            Some(OneOrMany::One(text)) => vec![text],
+            Some(OneOrMany::Many(texts)) => texts,
+            None => Vec::new(),
         };
         at_most(&format!("{place}: addresses"), texts.len(), MAX_ADDRESSES)?;
         let addresses = texts

@@ -14,6 +14,8 @@ pub(crate) struct Plan {
     pub netns_dir: bool,
     /// Cores that the program may use; empty for all.
     pub cores: Vec<usize>,
+    /// The caller's network namespace, which the program is to have open.
+    pub outer_net: Option<OwnedFd>,
     /// Where a failure is reported: the step and the error number.
     pub report: OwnedFd,
 }
@@ -85,6 +87,10 @@ fn steps(plan: &Plan) -> Result<(), Step> {
         program => reap(program),
     }
     die_with_parent(0)?;
+    if let Some(fd) = &plan.outer_net {
+        // SAFETY: no pointers: the descriptor, open in this process, stays open over exec.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
+    }
     bind_cores(&plan.cores)
 }
 

@@ -13,7 +13,7 @@ use kuroshio_clock::{Disturbance, Epoch, Limits, Watch};
 use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio};
 use kuroshio_core::wan::{Level, Limit, Loss, MAX_DELAY, MAX_QUEUE, Rate, WanChange};
-use kuroshio_port::{Capture, Tap};
+use kuroshio_port::Capture;
 
 use crate::captures::CaptureSet;
 use crate::counters::Counters;
@@ -188,7 +188,7 @@ impl Testbed {
             .map(|(n, (h, p))| (n, h.name.as_str(), p))
             .collect();
         let mut hosts = Vec::with_capacity(topology.hosts.len());
-        let mut taps: Vec<Tap> = Vec::with_capacity(numbered.len());
+        let mut taps: Vec<host::Device> = Vec::with_capacity(numbered.len());
         for host in &topology.hosts {
             let ports: Vec<(usize, &Port)> = numbered
                 .iter()

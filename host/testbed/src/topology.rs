@@ -133,11 +133,22 @@ pub struct Topology {
     pub(crate) paths: Vec<Path>,
 }
 
+/// What is attached in place of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// An interface that exists.
+    Interface,
+    /// A TAP device that the testbed makes.
+    Tap,
+}
+
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Its name.
     pub name: String,
+    /// Not a namespace of the testbed but a device of the machine, named as the port.
+    pub attached: Option<Attached>,
     /// Kernel parameters of its namespace, all of `net.*`.
     pub sysctl: BTreeMap<String, String>,
     /// Its ports.

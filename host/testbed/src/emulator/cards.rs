@@ -12,19 +12,20 @@ use kuroshio_clock::{Epoch, now_ns};
 use kuroshio_core::units::{FrameBytes, PicoTime};
 use kuroshio_core::wan::Count;
 use kuroshio_port::Tap;
-use kuroshio_port::segment::{MAX_SUPERFRAME, Superframe, VNET_HEADER, Vnet};
+use kuroshio_port::segment::{MAX_SUPERFRAME, Partial, Superframe, VNET_HEADER, Vnet};
 
 use super::engine::{Engine, Exit, PortCounts};
 use super::groups::Groups;
 use super::lateness::Histogram;
 use super::pool::Frame;
+use crate::host::Device;
 use crate::topology::Mode;
 
 /// Frames read from one card before the others have their turn.
 const READ_BATCH: usize = 32;
 
 struct Card {
-    tap: Tap,
+    tap: Device,
     /// Segments that wait to leave, in segment mode.
     groups: Option<Groups>,
 }
@@ -57,25 +58,36 @@ impl Exit for Cards {
         lateness.record(now_ns().saturating_sub(epoch.mono_ns(at)));
         let mut count = Count::default();
         count.add(len);
-        counts.written(tap.write(frame.bytes()).unwrap_or(false), count);
+        let taken = match tap {
+            Device::Tap(tap) => tap.write(frame.bytes()),
+            Device::Interface(card) => {
+                let header = Vnet::single(None).write();
+                card.write_parts(&[IoSlice::new(&header), IoSlice::new(frame.bytes())])
+            }
+        };
+        counts.written(taken.unwrap_or(false), count);
     }
 }
 
 /// Writes parts to a card and counts.
 fn writer<'a>(
-    tap: &'a Tap,
+    tap: &'a Device,
     counts: &'a mut PortCounts,
     epoch: &'a Epoch,
     lateness: &'a mut Histogram,
 ) -> impl FnMut(PicoTime, Count, &[IoSlice<'_>]) + 'a {
     |due, count, parts| {
         lateness.record(now_ns().saturating_sub(epoch.mono_ns(due)));
-        counts.written(tap.write_parts(parts).unwrap_or(false), count);
+        let taken = match tap {
+            Device::Tap(tap) => tap.write_parts(parts),
+            Device::Interface(card) => card.write_parts(parts),
+        };
+        counts.written(taken.unwrap_or(false), count);
     }
 }
 
 impl Cards {
-    pub fn new(taps: Vec<Option<Tap>>, mode: Mode, epoch: Epoch) -> Self {
+    pub fn new(taps: Vec<Option<Device>>, mode: Mode, epoch: Epoch) -> Self {
         let card = |tap| Card {
             tap,
             groups: match mode {
@@ -93,7 +105,7 @@ impl Cards {
     }
 
     /// The cards' ports and descriptors.
-    pub fn descriptors(taps: &[Option<Tap>]) -> Vec<(usize, i32)> {
+    pub fn descriptors(taps: &[Option<Device>]) -> Vec<(usize, i32)> {
         let taps = taps.iter().enumerate();
         taps.filter_map(|(port, t)| Some((port, t.as_ref()?.as_fd().as_raw_fd())))
             .collect()
@@ -144,10 +156,9 @@ impl Cards {
         };
         for _ in 0..READ_BATCH {
             // An error means that the interface is down: nothing comes from it.
-            let read = if groups.is_some() {
-                read_segments(tap, room, epoch, port, engine)
-            } else {
-                read_frame(tap, room, epoch, port, engine)
+            let read = match (tap, groups) {
+                (Device::Tap(tap), None) => read_frame(tap, room, epoch, port, engine),
+                (device, groups) => read_segments(device, room, groups.is_none(), epoch, port, engine),
             };
             if read.is_none() {
                 return;
@@ -169,9 +180,20 @@ fn read_frame(tap: &Tap, spare: &mut [u8], epoch: &Epoch, port: usize, engine: &
     Some(())
 }
 
-/// Reads one superframe or frame behind its virtio-net header; `None` when there is none.
-fn read_segments(tap: &Tap, room: &mut [u8], epoch: &Epoch, port: usize, engine: &mut Engine) -> Option<()> {
-    let len = tap.read(room).ok()??;
+/// Reads one superframe or frame behind its virtio-net header; `None` when there is none. `whole` makes the checksums.
+fn read_segments(
+    device: &Device,
+    room: &mut [u8],
+    whole: bool,
+    epoch: &Epoch,
+    port: usize,
+    engine: &mut Engine,
+) -> Option<()> {
+    let len = match device {
+        Device::Tap(tap) => tap.read(room),
+        Device::Interface(card) => card.read(room),
+    };
+    let len = len.ok()??;
     let at = epoch.pico_now();
     let (Some(vnet), Some(bytes)) = (Vnet::read(room), room.get(VNET_HEADER..len)) else {
         return Some(());
@@ -181,10 +203,10 @@ fn read_segments(tap: &Tap, room: &mut [u8], epoch: &Epoch, port: usize, engine:
         for index in 0..superframe.count() {
             let len = superframe.len_of(index);
             let fill = |room: &mut [u8]| superframe.write(index, room);
-            enter(engine, at, port, len, partial, fill);
+            enter(engine, at, port, (len, partial, whole), fill);
         }
     } else {
-        enter(engine, at, port, bytes.len(), vnet.partial, |room| {
+        enter(engine, at, port, (bytes.len(), vnet.partial, whole), |room| {
             let part = room.get_mut(..bytes.len());
             part.map_or(0, |p| {
                 p.copy_from_slice(bytes);
@@ -195,13 +217,12 @@ fn read_segments(tap: &Tap, room: &mut [u8], epoch: &Epoch, port: usize, engine:
     Some(())
 }
 
-/// Gives the engine one frame that `fill` writes.
+/// Gives the engine one frame that `fill` writes: its length, its checksum, and whether that is to be made.
 fn enter(
     engine: &mut Engine,
     at: PicoTime,
     port: usize,
-    len: usize,
-    partial: Option<kuroshio_port::segment::Partial>,
+    (len, partial, whole): (usize, Option<Partial>, bool),
     fill: impl FnOnce(&mut [u8]) -> usize,
 ) {
     let Some(mut frame) = engine.room(len) else {
@@ -214,5 +235,9 @@ fn enter(
         partial,
         ..frame.meta()
     });
+    if whole {
+        // Whoever may change the frame finds its checksum made.
+        let _ = frame.bytes_mut();
+    }
     engine.ingress(at, port, frame);
 }

@@ -34,9 +34,9 @@ use std::time::Duration;
 use kuroshio_clock::{Epoch, SPIN_ALONE_NS, SPIN_NS, pin_to_core, thread_id};
 use kuroshio_core::units::{PicoDuration, PicoTime};
 use kuroshio_core::wan::{Count, StageCounters, WanValues};
-use kuroshio_port::Tap;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::host::Device;
 use crate::sys;
 use crate::topology::Topology;
 
@@ -106,7 +106,7 @@ pub(crate) struct Emulator {
 /// What a thread needs to start.
 struct Start {
     own: usize,
-    taps: Vec<Option<Tap>>,
+    taps: Vec<Option<Device>>,
     core: Option<usize>,
     wake: Arc<OwnedFd>,
     commands: Receiver<Command>,
@@ -147,10 +147,10 @@ impl Start {
 
 impl Emulator {
     /// Starts the threads. `taps` are in the order of the ports' numbers; a single thread has `core` for itself.
-    pub fn start(topology: &Topology, taps: Vec<Tap>, core: Option<usize>) -> io::Result<Self> {
+    pub fn start(topology: &Topology, taps: Vec<Device>, core: Option<usize>) -> io::Result<Self> {
         let plan = Arc::new(Plan::of(topology));
         let exchange = Arc::new(Exchange::new(&plan));
-        let mut taps: Vec<Option<Tap>> = taps.into_iter().map(Some).collect();
+        let mut taps: Vec<Option<Device>> = taps.into_iter().map(Some).collect();
         let mut emulator = Self {
             threads: Vec::new(),
             tids: Vec::new(),
