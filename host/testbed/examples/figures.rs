@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kuroshio_testbed::{Captured, Direction, Testbed, Topology, isolate};
+use kuroshio_testbed::{Captured, Counters, Direction, Testbed, Topology, isolate};
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -213,6 +213,8 @@ impl Case {
                 "p999": l.p999_ns as f64 / 1e3,
                 "max": l.max_ns as f64 / 1e3,
             },
+            "emulator_frames_per_s": (delivered(&after) - delivered(&before)) as f64
+                / (after.at - before.at).as_ns() as f64 * 1e9,
             "lost_by_emulator": after.machine_lost() - before.machine_lost(),
             "dropped_in_network": after.dropped_frames() - before.dropped_frames(),
             "capture_missed": captured.missed,
@@ -220,6 +222,11 @@ impl Case {
             "disturbed": report.disturbed,
         }))
     }
+}
+
+/// Frames that crossed the network so far, data and acknowledgements.
+fn delivered(counters: &Counters) -> u64 {
+    counters.ports.iter().map(|p| p.delivered.frames).sum()
 }
 
 /// Rate of what a far port was given, in the middle three fifths: slope between the first and the last stamp of them.
@@ -319,6 +326,10 @@ fn table(v: &Value) {
             f(&port["stamps_per_s"]) / 1e3
         );
     }
+    println!(
+        "  all frames that crossed the emulator: {:.1} k/s",
+        f(&v["emulator_frames_per_s"]) / 1e3
+    );
     if let Some(ppm) = v["error_ppm"].as_f64() {
         println!("  against the capacity: {ppm:+.0} ppm");
     }

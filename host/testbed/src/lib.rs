@@ -34,7 +34,7 @@ pub use emulator::{Damage, Fate, Lateness, MAX_LEARNED, MAX_POOL_BYTES, Point, T
 pub use files::MAX_FILE;
 pub use host::CardCounters;
 pub use kuroshio_core::wire::FlowKey;
-pub use kuroshio_port::Direction;
+pub use kuroshio_port::{Direction, segment};
 pub use net::Net;
 pub use testbed::{Change, EmulatorReport, MAX_TRACE_RECORDS, Testbed, TestbedError};
 pub use topology::{
