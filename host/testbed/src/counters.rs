@@ -72,6 +72,17 @@ pub struct ShaperCounters {
     pub stage: StageCounters,
 }
 
+/// Counters of a tap.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TapCounters {
+    /// Its name.
+    pub name: String,
+    /// Copies that it showed.
+    pub shown: Count,
+    /// Copies for which its host's kernel had no room.
+    pub not_shown: Count,
+}
+
 /// All counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -83,6 +94,8 @@ pub struct Counters {
     pub shapers: Vec<ShaperCounters>,
     /// Every port.
     pub ports: Vec<PortCounters>,
+    /// Every tap.
+    pub taps: Vec<TapCounters>,
     /// Copies that switches made of frames to groups and unknown addresses.
     pub flooded: Count,
     /// Copies for which there was no memory.
@@ -219,6 +232,16 @@ impl Counters {
             links,
             shapers,
             ports,
+            taps: topology
+                .taps
+                .iter()
+                .zip(&snapshot.mirrored)
+                .map(|(tap, [shown, not_shown])| TapCounters {
+                    name: tap.name.clone(),
+                    shown: *shown,
+                    not_shown: *not_shown,
+                })
+                .collect(),
             flooded: snapshot.flooded[0],
             not_flooded: snapshot.flooded[1],
             between_threads: snapshot.handed[0].saturating_sub(snapshot.handed[1]),

@@ -13,7 +13,7 @@ use kuroshio_port::{Drops, Interface, Tap};
 use netlink_packet_route::link::LinkAttribute;
 
 use crate::netlink::Netlink;
-use crate::topology::{Attached, Host, Mode, Port, Topology};
+use crate::topology::{Attached, Host, MAX_MTU, Mode, Port, Topology};
 use crate::{isolate, sys, sysctl};
 
 /// Frames that a host's card holds until the emulator takes them: half a second at 1 Gbps. The
@@ -66,7 +66,7 @@ pub(crate) fn up(
     host: &Host,
     ports: &[(usize, &Port)],
     rps_cores: &[usize],
-) -> io::Result<(LiveHost, Vec<Device>)> {
+) -> io::Result<(LiveHost, Vec<Device>, Vec<Tap>)> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name(format!("netns-{}", host.name))
@@ -85,7 +85,7 @@ fn configure(
     host: &Host,
     ports: &[(usize, &Port)],
     rps_cores: &[usize],
-) -> io::Result<(LiveHost, Vec<Device>)> {
+) -> io::Result<(LiveHost, Vec<Device>, Vec<Tap>)> {
     sys::new_netns().map_err(|e| named("new network namespace", &e))?;
     let netns = File::open("/proc/thread-self/ns/net").map_err(|e| named("its namespace", &e))?;
     for (name, value) in sysctl::HOST {
@@ -114,6 +114,13 @@ fn configure(
                 .map_err(|e| named(&format!("port {}", port.name), &e))
         })
         .collect::<io::Result<Vec<Device>>>()?;
+    let mirrors = topology
+        .taps
+        .iter()
+        .filter(|t| topology.hosts.get(t.host) == Some(host));
+    let mirrors = mirrors
+        .map(|t| add_mirror(&mut netlink, &t.name).map_err(|e| named(&format!("tap {}", t.name), &e)))
+        .collect::<io::Result<Vec<Tap>>>()?;
     let mount = publish(&host.name);
     let live = LiveHost {
         netns: Arc::new(netns.into()),
@@ -121,7 +128,7 @@ fn configure(
         mount,
         drops: None,
     };
-    Ok((live, taps))
+    Ok((live, taps, mirrors))
 }
 
 /// A device of the network from which the testbed was started: attached, or made there and set up.
@@ -129,7 +136,7 @@ fn attach(
     topology: &Topology,
     kind: Attached,
     ports: &[(usize, &Port)],
-) -> io::Result<(LiveHost, Vec<Device>)> {
+) -> io::Result<(LiveHost, Vec<Device>, Vec<Tap>)> {
     let netns = isolate::outer_net()?;
     sys::enter_netns(netns.as_raw_fd()).map_err(|e| named("the machine's network", &e))?;
     let mut netlink = Netlink::open_here()?;
@@ -161,7 +168,21 @@ fn attach(
         mount: None,
         drops,
     };
-    Ok((live, devices))
+    Ok((live, devices, Vec::new()))
+}
+
+/// A device that shows what passes elsewhere; the host takes no part in it.
+fn add_mirror(netlink: &mut Netlink, name: &str) -> io::Result<Tap> {
+    // For devices made from here on: this one must not speak.
+    if sysctl::path("net.ipv6.conf.default.disable_ipv6").exists() {
+        sysctl::set("net.ipv6.conf.default.disable_ipv6", "1")?;
+    }
+    let tap = Tap::open_here(name)?;
+    let index = netlink.index(name)?;
+    // What it shows is of any size.
+    netlink.change(index, vec![LinkAttribute::Mtu(MAX_MTU as u32)])?;
+    netlink.set_up(index, Vec::new())?;
+    Ok(tap)
 }
 
 fn open_tap(topology: &Topology, name: &str) -> io::Result<Tap> {

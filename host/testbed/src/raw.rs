@@ -16,8 +16,8 @@ use crate::net::Net;
 use crate::raw_link;
 use crate::topology::{
     self as checked, MAX_ADDRESSES, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS, MAX_QUEUE,
-    MAX_ROUTERS, MAX_SYSCTLS, MAX_THREADS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError, capacity_limit,
-    default,
+    MAX_ROUTERS, MAX_SYSCTLS, MAX_TAPS, MAX_THREADS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError,
+    capacity_limit, default,
 };
 
 #[derive(Deserialize)]
@@ -31,6 +31,8 @@ pub(crate) struct Topology {
     threads: Option<u64>,
     #[serde(default)]
     host: Vec<Host>,
+    #[serde(default)]
+    tap: Vec<Mirror>,
     #[serde(default)]
     attach: Vec<Attach>,
     #[serde(default)]
@@ -76,6 +78,15 @@ struct Port {
     drain_buffer: Option<String>,
     pause_high: Option<String>,
     pause_low: Option<String>,
+}
+
+/// A copy of what passes a place, on a device in a host.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mirror {
+    name: String,
+    host: String,
+    at: String,
 }
 
 /// A device of the machine as a port of a switch.
@@ -142,7 +153,7 @@ impl Topology {
             switches_apart(link, routers.len() - switches)?;
         }
         let mode = mode(self.mode.as_deref(), self.quantum.as_deref())?;
-        Ok(checked::Topology {
+        let mut topology = checked::Topology {
             name: self.name,
             seed: self.seed,
             mode,
@@ -151,8 +162,17 @@ impl Topology {
             routers,
             switches,
             links,
+            taps: Vec::new(),
             paths: Vec::new(),
-        })
+        };
+        at_most("taps", self.tap.len(), MAX_TAPS)?;
+        for tap in self.tap {
+            let tap = tap.check(&topology)?;
+            topology.taps.push(tap);
+        }
+        // In the order in which hosts make them.
+        topology.taps.sort_by_key(|t| t.host);
+        Ok(topology)
     }
 }
 
@@ -214,6 +234,38 @@ impl Host {
             attached: None,
             sysctl: self.sysctl,
             ports,
+        })
+    }
+}
+
+impl Mirror {
+    fn check(self, topology: &checked::Topology) -> Checked<checked::Mirror> {
+        let place = format!("tap {:?}", self.name);
+        name(&place, &self.name, kuroshio_port::MAX_NAME)?;
+        let named = |h: &checked::Host| h.name == self.host && h.attached.is_none();
+        let Some(host) = topology.hosts.iter().position(named) else {
+            let problem = format!("there is no host {:?}", self.host);
+            return Err(TopologyError::new(format!("{place}: host"), problem));
+        };
+        let ports = topology.hosts[host].ports.iter().map(|p| &p.name);
+        let taps = topology.taps.iter().filter(|t| t.host == host).map(|t| &t.name);
+        if ports.chain(taps).any(|other| *other == self.name) || self.name == "lo" {
+            return Err(TopologyError::new(
+                place,
+                "the host has an interface of that name",
+            ));
+        }
+        let somewhere =
+            !topology.link_numbers(&self.at).is_empty() || topology.port_number(&self.at).is_some();
+        if !somewhere {
+            let names = [topology.link_names(), topology.port_names()].concat();
+            let problem = format!("{:?}: a link or a port, of {}", self.at, names.join(", "));
+            return Err(TopologyError::new(format!("{place}: at"), problem));
+        }
+        Ok(checked::Mirror {
+            name: self.name,
+            host,
+            at: self.at,
         })
     }
 }

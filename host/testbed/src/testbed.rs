@@ -188,6 +188,7 @@ impl Testbed {
             .map(|(n, (h, p))| (n, h.name.as_str(), p))
             .collect();
         let mut hosts = Vec::with_capacity(topology.hosts.len());
+        let mut mirrors = Vec::new();
         let mut taps: Vec<host::Device> = Vec::with_capacity(numbered.len());
         for host in &topology.hosts {
             let ports: Vec<(usize, &Port)> = numbered
@@ -195,11 +196,12 @@ impl Testbed {
                 .filter(|(_, h, _)| *h == host.name)
                 .map(|(n, _, p)| (*n, *p))
                 .collect();
-            let (live, mut own) = host::up(topology, host, &ports, &rps_cores)?;
+            let (live, mut own, shown) = host::up(topology, host, &ports, &rps_cores)?;
             hosts.push(Arc::new(live));
             taps.append(&mut own);
+            mirrors.extend(shown);
         }
-        let emulator = Emulator::start(topology, taps, core)?;
+        let emulator = Emulator::start(topology, taps, mirrors, core)?;
         let watch = Watch::start(core, &emulator.tids)?;
         Ok(Self {
             topology: topology.clone(),

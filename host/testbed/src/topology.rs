@@ -57,6 +57,8 @@ pub const MAX_QUEUE: u64 = 4 << 30;
 /// Shortest and longest departure quantum of segment mode.
 pub const QUANTUM: [PicoDuration; 2] = [PicoDuration::from_us(50), PicoDuration::from_us(100)];
 
+/// Most taps.
+pub const MAX_TAPS: usize = 64;
 /// Most threads of the emulator.
 pub const MAX_THREADS: u64 = 16;
 
@@ -130,6 +132,8 @@ pub struct Topology {
     pub switches: usize,
     /// The links.
     pub links: Vec<Link>,
+    /// Copies of what passes somewhere.
+    pub taps: Vec<Mirror>,
     pub(crate) paths: Vec<Path>,
 }
 
@@ -185,6 +189,17 @@ pub struct PortShaper {
     pub spacing: Spacing,
     /// Its queue.
     pub queue: FrameBytes,
+}
+
+/// A TAP device in a host that shows what passes a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// The device's name.
+    pub name: String,
+    /// Index of the host in which it is.
+    pub host: usize,
+    /// A link, one of its directions, or a port.
+    pub at: String,
 }
 
 /// A link: two directions between two routers.

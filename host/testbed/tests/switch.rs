@@ -10,6 +10,7 @@ use kuroshio_testbed::{Counters, Point, Testbed, Topology};
 
 fn main() -> ExitCode {
     common::run(&[
+        ("a_tap_shows_what_passes", a_tap_shows_what_passes),
         ("hosts_find_each_other_by_asking", hosts_find_each_other_by_asking),
         (
             "a_broadcast_crosses_each_link_once",
@@ -183,4 +184,68 @@ fn output_ports_have_rates_and_queues() {
         egress.arrived.frames,
         egress.departed.frames + egress.queue_full.frames
     );
+}
+
+fn a_tap_shows_what_passes() {
+    for mode in ["frame", "segment"] {
+        let text = format!(
+            r#"
+name = "tapped"
+mode = "{mode}"
+[[router]]
+name = "a"
+[[router]]
+name = "b"
+[[host]]
+name = "east"
+[[host.port]]
+name = "p"
+address = "10.0.0.1/24"
+router = "a"
+[[host]]
+name = "west"
+[[host.port]]
+name = "p"
+address = "10.0.0.2/24"
+router = "b"
+[[host]]
+name = "monitor"
+[[link]]
+name = "sea"
+between = ["a", "b"]
+capacity = "1Gbps"
+one_way_delay = "1ms"
+[[tap]]
+name = "m0"
+host = "monitor"
+at = "sea:a>b"
+[[tap]]
+name = "m1"
+host = "monitor"
+at = "east/p"
+"#
+        );
+        let topology = Topology::from_toml(&text).unwrap_or_else(|e| panic!("{e}"));
+        let tb = Testbed::up(&topology).expect("up");
+        // What a program in the monitor's namespace sees there, with its headers.
+        let mut seen = in_host(&tb, "monitor", || {
+            kuroshio_port::Capture::open_here("m0").expect("capture")
+        });
+        let (from, into) = connect(&tb, "10.0.0.2:5000");
+        transfer(from, into, 1_000_000);
+        let counters = settled(&tb);
+        let [m0, m1] = [0, 1].map(|t| (counters.taps[t].shown, counters.taps[t].not_shown.frames));
+        assert_eq!(m0, (counters.link("sea:a>b").expect("link").stage.departed, 0));
+        let east = counters.port("east/p").expect("port");
+        assert_eq!(
+            m1.0.frames,
+            east.wire.departed.frames + east.egress.departed.frames
+        );
+        let mut payload = 0;
+        wait_for("the copies", || {
+            seen.drain(|s| payload += u64::from(s.seen.payload_len));
+            payload >= 1_000_000
+        });
+        assert_eq!(payload, 1_000_000, "single segments, whole");
+    }
 }

@@ -76,6 +76,9 @@ pub(super) fn stats(c: &Counters, mode: Mode) -> Value {
         "dropped_frames": c.dropped_frames(),
         "machine_lost_frames": c.machine_lost(),
         "held_frames": c.held_frames(),
+        "taps": c.taps.iter().map(|t| json!({
+            "tap": t.name, "shown": count(t.shown), "not_shown": count(t.not_shown),
+        })).collect::<Vec<_>>(),
         "flooded": count(c.flooded),
         "not_flooded": count(c.not_flooded),
         "links": links.collect::<Vec<_>>(),

@@ -7,10 +7,11 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 use kuroshio_clock::{Epoch, now_ns};
 use kuroshio_core::units::{FrameBytes, PicoTime};
-use kuroshio_core::wan::Count;
+use kuroshio_core::wan::{Cargo as _, Count};
 use kuroshio_port::Tap;
 use kuroshio_port::segment::{MAX_SUPERFRAME, Partial, Superframe, VNET_HEADER, Vnet};
 
@@ -36,6 +37,9 @@ pub(super) struct Cards {
     cards: Vec<Option<Card>>,
     pub epoch: Epoch,
     pub lateness: Histogram,
+    /// The topology's taps, which all threads write to, and what this one wrote.
+    mirrors: Arc<Vec<Tap>>,
+    pub mirrored: Vec<[Count; 2]>,
     /// What is read when there is no memory for it, and superframes.
     room: Vec<u8>,
 }
@@ -67,6 +71,23 @@ impl Exit for Cards {
         };
         counts.written(taken.unwrap_or(false), count);
     }
+
+    fn mirror(&mut self, tap: usize, len: FrameBytes, frame: &Frame) {
+        let whole = match frame.meta().partial {
+            Some(_) => frame.copy(),
+            None => None,
+        };
+        let taken = self.mirrors.get(tap).is_some_and(|tap| {
+            let written = match whole {
+                Some(mut copy) => tap.write(copy.bytes_mut()),
+                None => tap.write(frame.bytes()),
+            };
+            written.unwrap_or(false)
+        });
+        if let Some(counts) = self.mirrored.get_mut(tap) {
+            counts[usize::from(!taken)].add(len);
+        }
+    }
 }
 
 /// Writes parts to a card and counts.
@@ -87,7 +108,7 @@ fn writer<'a>(
 }
 
 impl Cards {
-    pub fn new(taps: Vec<Option<Device>>, mode: Mode, epoch: Epoch) -> Self {
+    pub fn new(taps: Vec<Option<Device>>, mirrors: Arc<Vec<Tap>>, mode: Mode, epoch: Epoch) -> Self {
         let card = |tap| Card {
             tap,
             groups: match mode {
@@ -98,6 +119,8 @@ impl Cards {
         let cards = taps.into_iter().map(|tap| tap.map(card));
         Self {
             cards: cards.collect(),
+            mirrored: vec![Default::default(); mirrors.len()],
+            mirrors,
             epoch,
             lateness: Histogram::new(),
             room: vec![0; VNET_HEADER + MAX_SUPERFRAME],

@@ -62,6 +62,11 @@ impl PortCounts {
 pub(super) trait Exit {
     /// A frame leaves to a port at an exact time.
     fn leave(&mut self, counts: &mut PortCounts, port: usize, at: PicoTime, len: FrameBytes, frame: Frame);
+
+    /// A frame passes a place that a tap shows.
+    fn mirror(&mut self, tap: usize, len: FrameBytes, frame: &Frame) {
+        let _ = (tap, len, frame);
+    }
 }
 
 pub(super) struct Engine {
@@ -83,6 +88,8 @@ pub(super) struct Engine {
     drains: Vec<(usize, usize)>,
     share: Share,
     switches: Switches,
+    /// By stage: the taps that show what leaves it.
+    mirrors: Vec<Vec<usize>>,
     /// Copies that switches made, and those for which there was no memory.
     pub flooded: [Count; 2],
 }
@@ -146,6 +153,7 @@ impl Engine {
                 taken: 0,
             },
             switches: Switches::new(topology),
+            mirrors: mirrors(topology, stages.len()),
             flooded: [Count::default(); 2],
             stages,
             ports: vec![PortCounts::default(); numbers.ports],
@@ -390,6 +398,9 @@ impl Engine {
                 self.note(at, point, Fate::Passed, len, meta);
             }
         }
+        for &tap in self.mirrors.get(stage).map_or(&[][..], Vec::as_slice) {
+            write.mirror(tap, len, &frame);
+        }
         meta.hop += 1;
         frame.set_meta(meta);
         let Share {
@@ -495,6 +506,30 @@ fn pause_asked(frame: &[u8]) -> Option<u16> {
     // Most frames differ in the first byte already.
     let view = FrameView::new(frame).filter(|f| f.destination() == PAUSE_DESTINATION)?;
     pause_quanta(&view)
+}
+
+/// The taps by the stages behind which they are: a link's, or of a port what its host sent and what it is given.
+fn mirrors(topology: &Topology, stages: usize) -> Vec<Vec<usize>> {
+    let numbers = Numbers::of(topology);
+    let drains = drain_stages(topology);
+    let mut all = vec![Vec::new(); stages];
+    for (number, tap) in topology.taps.iter().enumerate() {
+        let mut places: Vec<usize> = topology
+            .link_numbers(&tap.at)
+            .iter()
+            .map(|l| numbers.link(*l))
+            .collect();
+        if let Some(port) = topology.port_number(&tap.at).filter(|_| places.is_empty()) {
+            let last = drains.get(port).copied().flatten();
+            places = vec![numbers.own_wire(port), last.unwrap_or(numbers.egress(port))];
+        }
+        for place in places {
+            if let Some(taps) = all.get_mut(place) {
+                taps.push(number);
+            }
+        }
+    }
+    all
 }
 
 /// Makes memory for what can be in flight and in queues, as far as the limit goes.

@@ -34,6 +34,7 @@ use std::time::Duration;
 use kuroshio_clock::{Epoch, SPIN_ALONE_NS, SPIN_NS, pin_to_core, thread_id};
 use kuroshio_core::units::{PicoDuration, PicoTime};
 use kuroshio_core::wan::{Count, StageCounters, WanValues};
+use kuroshio_port::Tap;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::host::Device;
@@ -80,6 +81,8 @@ pub(crate) struct Snapshot {
     pub pauses: Vec<u64>,
     /// By stage: what a link is set to, and whether it is cut.
     pub values: Vec<Option<(WanValues, bool)>>,
+    /// By tap of the topology: copies that were written, and those that found no room.
+    pub mirrored: Vec<[Count; 2]>,
     /// Copies that switches made, and those for which there was no memory.
     pub flooded: [Count; 2],
     /// Frames that were handed to another thread, and that were taken from one.
@@ -107,6 +110,7 @@ pub(crate) struct Emulator {
 struct Start {
     own: usize,
     taps: Vec<Option<Device>>,
+    mirrors: Arc<Vec<Tap>>,
     core: Option<usize>,
     wake: Arc<OwnedFd>,
     commands: Receiver<Command>,
@@ -134,7 +138,7 @@ impl Start {
         let Ok(epoch) = epoch.recv() else { return };
         Turn {
             engine,
-            cards: Cards::new(taps, self.topology.mode, epoch),
+            cards: Cards::new(taps, self.mirrors, self.topology.mode, epoch),
             epoll,
             wake: self.wake,
             commands: self.commands,
@@ -146,8 +150,15 @@ impl Start {
 }
 
 impl Emulator {
-    /// Starts the threads. `taps` are in the order of the ports' numbers; a single thread has `core` for itself.
-    pub fn start(topology: &Topology, taps: Vec<Device>, core: Option<usize>) -> io::Result<Self> {
+    /// Starts the threads. `taps` are in the order of the ports' numbers, `mirrors`
+    /// in that of the topology's taps; a single thread has `core` for itself.
+    pub fn start(
+        topology: &Topology,
+        taps: Vec<Device>,
+        mirrors: Vec<Tap>,
+        core: Option<usize>,
+    ) -> io::Result<Self> {
+        let mirrors = Arc::new(mirrors);
         let plan = Arc::new(Plan::of(topology));
         let exchange = Arc::new(Exchange::new(&plan));
         let mut taps: Vec<Option<Device>> = taps.into_iter().map(Some).collect();
@@ -164,6 +175,7 @@ impl Emulator {
             let theirs = taps.iter_mut().zip(&plan.ports);
             let start = Start {
                 own,
+                mirrors: Arc::clone(&mirrors),
                 taps: theirs.map(|(t, p)| t.take_if(|_| *p == own)).collect(),
                 core: core.filter(|_| plan.threads == 1),
                 wake: Arc::clone(&wake),
@@ -256,7 +268,9 @@ impl Emulator {
                 }
             }
             all.at = all.at.max(part.at);
-            for (sum, more) in all.flooded.iter_mut().zip(part.flooded) {
+            let mirrored = all.mirrored.iter_mut().flatten();
+            let more = part.mirrored.iter().flatten().chain(&part.flooded);
+            for (sum, more) in mirrored.chain(&mut all.flooded).zip(more) {
                 sum.frames += more.frames;
                 sum.bytes += more.bytes;
             }

@@ -155,6 +155,7 @@ impl Turn {
                 .map(|s| s.faults().map_or((0, 0), |f| (f.dropped, f.corrupted)))
                 .collect(),
             values: self.engine.stages.iter().map(stage::Stage::values).collect(),
+            mirrored: self.cards.mirrored.clone(),
             flooded: self.engine.flooded,
             handed: self.engine.handed(),
         }
