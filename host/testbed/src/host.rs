@@ -144,7 +144,7 @@ fn attach(
     let mut drops = None;
     for (_, port) in ports {
         let name = &port.name;
-        let place = |e| named(&format!("{name}"), &e);
+        let place = |e| named(name, &e);
         devices.push(match kind {
             Attached::Interface => {
                 let card = Interface::attach_here(name).map_err(place)?;

@@ -113,8 +113,9 @@ fn a_transfer_is_intact_and_conserved() {
             assert!(big > 0, "{mtu}: no superframes at port {port}");
             let frame_bytes: u64 = sent.clone().map(|r| u64::from(r.frame_len)).sum();
             let payload: u64 = sent.map(|r| u64::from(r.payload_len)).sum();
-            assert_eq!(payload, 8_000_000);
-            totals.push(frame_bytes);
+            // More when a host sends something again.
+            assert!(payload >= 8_000_000);
+            totals.push((frame_bytes, payload));
         }
         assert_eq!(totals[0], totals[1]);
     }

@@ -39,7 +39,7 @@ fn row() -> Topology {
     for l in 1..ROUTERS {
         let _ = writeln!(
             text,
-            "[[link]]\nname = \"l{l}\"\nbetween = [\"r{}\", \"r{l}\"]\ncapacity = \"500Mbps\"\none_way_delay = \"1ms\"",
+            "[[link]]\nname = \"l{l}\"\nbetween = [\"r{}\", \"r{l}\"]\ncapacity = \"500Mbps\"\none_way_delay = \"1ms\"\nqueue = \"16MiB\"",
             l - 1
         );
     }

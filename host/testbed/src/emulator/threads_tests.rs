@@ -80,8 +80,10 @@ fn load(count: u64) -> Vec<Sent> {
 }
 
 /// What arrived: when, at which port, what.
+type Arrival = (PicoTime, usize, Vec<u8>);
+
 #[derive(Default)]
-struct Arrived(Vec<(PicoTime, usize, Vec<u8>)>);
+struct Arrived(Vec<Arrival>);
 
 impl Exit for Arrived {
     fn leave(&mut self, counts: &mut PortCounts, port: usize, at: PicoTime, len: FrameBytes, frame: Frame) {
@@ -120,7 +122,7 @@ fn live(engine: &mut Engine, sent: &[Sent]) -> Arrived {
 }
 
 /// Everything that arrived, in the order of time and port, the stages' counters, and the threads.
-fn run(topology: &Topology, sent: &[Sent]) -> (Vec<(PicoTime, usize, Vec<u8>)>, Vec<StageCounters>, usize) {
+fn run(topology: &Topology, sent: &[Sent]) -> (Vec<Arrival>, Vec<StageCounters>, usize) {
     let plan = Arc::new(Plan::of(topology));
     let exchange = Arc::new(Exchange::new(&plan));
     let mut all = Vec::new();
