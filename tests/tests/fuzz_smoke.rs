@@ -90,3 +90,23 @@ fn messages() {
 fn tickets() {
     smoke("tickets");
 }
+
+#[test]
+fn topology() {
+    smoke("topology");
+}
+
+#[test]
+fn capacity_trace() {
+    smoke("capacity_trace");
+}
+
+#[test]
+fn delay_samples() {
+    smoke("delay_samples");
+}
+
+#[test]
+fn superframe() {
+    smoke("superframe");
+}

@@ -13,7 +13,7 @@ use super::{
     rewrite::Rewrite,
 };
 use crate::{
-    units::{FrameBytes, PicoDuration, Ratio},
+    units::{BitRate, FrameBytes, PicoDuration, Ratio},
     wire::LineRate,
 };
 use alloc::vec::Vec;
@@ -187,6 +187,23 @@ impl WanChange {
             WanChange::Hold(_) => {}
         }
     }
+}
+
+/// What a [`WanLink`](super::WanLink) is set to now, after changes and steps of its schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WanValues {
+    /// Its capacity, or the mean of its trace.
+    pub rate: BitRate,
+    /// Which bytes the capacity counts.
+    pub level: Level,
+    /// One-way delay.
+    pub one_way_delay: PicoDuration,
+    /// Most that waits.
+    pub queue: Limit,
+    /// Loss behind the wire.
+    pub loss: Loss,
+    /// Largest IP packet, bytes.
+    pub mtu: Option<u64>,
 }
 
 /// Most steps of a schedule.

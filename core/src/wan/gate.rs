@@ -113,6 +113,14 @@ impl Gate {
         }
     }
 
+    /// The rate, or of a trace the mean of full frames, and which bytes it counts.
+    pub fn rate(&self) -> (BitRate, Level) {
+        match &self.kind {
+            Kind::Capacity(capacity, level) => (capacity.clock.rate(), *level),
+            Kind::Trace(trace) => (trace.trace.mean_rate(), Level::Frame),
+        }
+    }
+
     /// Nothing starts for `time` from `now`; 0 ends a pause.
     pub fn hold(&mut self, now: PicoTime, time: PicoDuration) {
         self.held_until = now + time;

@@ -48,6 +48,8 @@ impl Loss {
 /// A running model.
 #[derive(Debug, Clone)]
 pub(super) struct Losses {
+    /// What was asked for.
+    pub loss: Loss,
     random: Random,
     model: Model,
 }
@@ -71,6 +73,7 @@ enum Model {
 impl Losses {
     pub fn new(loss: Loss, seed: u64) -> Self {
         let mut losses = Losses {
+            loss,
             random: Random::new(seed),
             model: Model::None,
         };
@@ -80,6 +83,7 @@ impl Losses {
 
     /// Changes the model, which starts afresh; the random sequence goes on.
     pub fn set(&mut self, loss: Loss) {
+        self.loss = loss;
         self.model = match loss {
             Loss::Ratio(ratio) if ratio.is_zero() => Model::None,
             Loss::Ratio(ratio) => Model::Ratio(threshold(ratio)),

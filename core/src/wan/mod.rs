@@ -69,7 +69,7 @@ mod wan_link;
 
 pub use cargo::Cargo;
 pub use codel::CoDel;
-pub use config::{Aqm, Limit, MAX_STEPS, Reorder, Schedule, WanChange, WanConfig};
+pub use config::{Aqm, Limit, MAX_STEPS, Reorder, Schedule, WanChange, WanConfig, WanValues};
 pub use corrupt::{Corruption, Damage, MAX_FLIPS};
 pub use drain::{DrainConfig, DrainPort, PauseRequest, WaterMarks};
 pub use ecn::{Mark, mark};

@@ -17,7 +17,7 @@ use super::{
     Departure, DropCause, Dropped, Stage, StageCounters,
     cargo::Cargo,
     codel::{self, Head, Source},
-    config::{Aqm, Limit, Reorder, WanChange, WanConfig},
+    config::{Aqm, Limit, Reorder, WanChange, WanConfig, WanValues},
     corrupt::Corrupter,
     ecn::Mark,
     flight::{End, Flight},
@@ -127,6 +127,59 @@ impl<T: Cargo> WanLink<T> {
     pub fn change(&mut self, now: PicoTime, change: WanChange) {
         let now = self.serve(now);
         self.apply(now, change);
+    }
+
+    /// What the link is set to now.
+    pub fn values(&self) -> WanValues {
+        let (rate, level) = self.gate.rate();
+        WanValues {
+            rate,
+            level,
+            one_way_delay: self.one_way_delay,
+            queue: self.limit,
+            loss: self.loss.loss,
+            mtu: self.mtu,
+        }
+    }
+
+    /// As [`Stage::poll`] for frames that have left by `until`, though it is only `now`: those that are on their way
+    /// already. Nothing that starts later leaves before `now` and the smallest delay, so up to there they are all.
+    pub fn poll_ahead(&mut self, now: PicoTime, until: PicoTime) -> Option<Departure<T>> {
+        let now = self.serve(now);
+        self.leave(until.max(now))
+    }
+
+    /// When [`poll_ahead`](Self::poll_ahead) with this lead will next have something to do.
+    pub fn next_wakeup_ahead(&self, ahead: PicoDuration) -> Option<PicoTime> {
+        let leaves = self.flight.first().map(|at| {
+            let lead = at.as_ps().saturating_sub(ahead.as_ps());
+            PicoTime::from_ps(lead)
+        });
+        let starts = (!self.backlog.queue.is_empty()).then(|| self.gate.free_at());
+        [leaves, starts, self.steps.next_at()].into_iter().flatten().min()
+    }
+
+    #[inline]
+    fn leave(&mut self, until: PicoTime) -> Option<Departure<T>> {
+        while let Some(mut frame) = self.flight.pop(until) {
+            let counters = &mut self.backlog.counters;
+            counters.held.remove(frame.len);
+            match frame.end {
+                End::Lost => {
+                    counters.lost.add(frame.len);
+                    continue;
+                }
+                End::Corrupted if self.corrupt.damage(&mut frame.token) => counters.corrupted += 1,
+                End::Corrupted | End::Arrives => {}
+            }
+            counters.departed.add(frame.len);
+            return Some(Departure {
+                at: frame.at,
+                len: frame.len,
+                token: frame.token,
+            });
+        }
+        None
     }
 
     fn apply(&mut self, now: PicoTime, change: WanChange) {
@@ -372,25 +425,7 @@ impl<T: Cargo> Stage<T> for WanLink<T> {
     #[inline]
     fn poll(&mut self, now: PicoTime) -> Option<Departure<T>> {
         let now = self.serve(now);
-        while let Some(mut frame) = self.flight.pop(now) {
-            let counters = &mut self.backlog.counters;
-            counters.held.remove(frame.len);
-            match frame.end {
-                End::Lost => {
-                    counters.lost.add(frame.len);
-                    continue;
-                }
-                End::Corrupted if self.corrupt.damage(&mut frame.token) => counters.corrupted += 1,
-                End::Corrupted | End::Arrives => {}
-            }
-            counters.departed.add(frame.len);
-            return Some(Departure {
-                at: frame.at,
-                len: frame.len,
-                token: frame.token,
-            });
-        }
-        None
+        self.leave(now)
     }
 
     #[inline]

@@ -49,8 +49,10 @@ pub struct Seen {
 pub struct Stamped {
     /// `CLOCK_MONOTONIC` when it passed, ns.
     pub t_ns: u64,
-    /// Frame-level bytes (with check sequence and padding).
+    /// Frame-level bytes (with check sequence and padding); of a superframe, those of its segments together.
     pub frame_len: u32,
+    /// Frames that it is on a wire: more than one for a superframe.
+    pub segments: u32,
     /// Which way it passed.
     pub direction: Direction,
     /// Its headers.
@@ -95,18 +97,24 @@ impl Capture {
     pub fn drain(&mut self, mut take: impl FnMut(Stamped)) -> usize {
         let offset_ns = realtime_minus_monotonic_ns();
         let mut count = 0;
-        while let Some(record) = self.ring.next(|slot| Stamped {
-            t_ns: i128::from(slot.real_ns)
-                .saturating_sub(offset_ns)
-                .try_into()
-                .unwrap_or(0),
-            frame_len: u32::try_from(frame_level(slot.len)).unwrap_or(u32::MAX),
-            direction: if slot.outgoing {
-                Direction::Out
-            } else {
-                Direction::In
-            },
-            seen: look(slot.snap, slot.len),
+        while let Some(record) = self.ring.next(|slot| {
+            let seen = look(slot.snap, slot.len);
+            let mss = crate::segment::Vnet::read(slot.vnet).map_or(0, |v| v.mss);
+            let (segments, frame_len) = on_the_wire(slot.len, seen.payload_len as usize, usize::from(mss));
+            Stamped {
+                t_ns: i128::from(slot.real_ns)
+                    .saturating_sub(offset_ns)
+                    .try_into()
+                    .unwrap_or(0),
+                frame_len: u32::try_from(frame_len).unwrap_or(u32::MAX),
+                segments: u32::try_from(segments).unwrap_or(u32::MAX),
+                direction: if slot.outgoing {
+                    Direction::Out
+                } else {
+                    Direction::In
+                },
+                seen,
+            }
         }) {
             take(record);
             count += 1;
@@ -126,6 +134,21 @@ impl Capture {
         self.stats.frames += frames;
         self.stats.dropped += dropped;
         Ok(self.stats)
+    }
+}
+
+/// Frames, and their frame-level bytes, of what has `len` bytes with so much payload, in segments of `mss` if not 0.
+fn on_the_wire(len: usize, payload: usize, mss: usize) -> (usize, u64) {
+    if mss == 0 || payload <= mss {
+        return (1, frame_level(len));
+    }
+    let header = len.saturating_sub(payload);
+    let full = payload / mss;
+    let rest = payload % mss;
+    let bytes = full as u64 * frame_level(header + mss);
+    match rest {
+        0 => (full, bytes),
+        rest => (full + 1, bytes + frame_level(header + rest)),
     }
 }
 
@@ -206,6 +229,14 @@ mod tests {
         for end in 0..v6.len() {
             assert!(look(&v6[..end], end).payload_len <= 76);
         }
+    }
+
+    #[test]
+    fn a_superframe_counts_as_its_segments() {
+        assert_eq!(on_the_wire(1514, 1448, 0), (1, 1518));
+        assert_eq!(on_the_wire(66 + 2 * 1448, 2 * 1448, 1448), (2, 2 * 1518));
+        assert_eq!(on_the_wire(66 + 1449, 1449, 1448), (2, 1518 + 71));
+        assert_eq!(on_the_wire(66 + 1448, 1448, 1448), (1, 1518));
     }
 
     #[test]

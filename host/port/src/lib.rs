@@ -1,14 +1,17 @@
-//! Frames in and out of the machine: TAP devices and packet capture.
+//! Frames in and out of the machine: TAP devices, attached interfaces and packet capture.
 //!
 //! Lengths: a TAP device and a capture see a frame from its MAC header to the end of its payload.
 //! The frame level counts the check sequence (4 bytes) and the padding to 64 bytes as well:
 //! [`frame_level`] converts, in this one place.
 
 mod capture;
+mod interface;
+pub mod segment;
 mod sys;
 mod tap;
 
 pub use capture::{Capture, CaptureStats, Direction, Seen, Stamped, look};
+pub use interface::{Drops, Interface, joins_arrivals, set_joins_arrivals};
 pub use tap::{MAX_NAME, Tap};
 
 /// Bytes of the frame check sequence, which the kernel's devices do not carry.

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Single frames, no virtio-net header, no offloads: what is read is what a wire would carry,
-//! with its checksums, but without the check sequence. Reads and writes never block.
+//! with its checksums, but without the check sequence. Or superframes ([`Tap::open_super_here`]): behind the
+//! virtio-net header of [`crate::segment`] stands one frame or many segments. Reads and writes never block.
 
 use std::ffi::CString;
 use std::io;
@@ -33,6 +34,19 @@ impl Tap {
     /// `InvalidInput` for a name that no interface can have; `NotFound` without `/dev/net/tun`;
     /// `EPERM` without `CAP_NET_ADMIN` in the namespace; `EBUSY` when the name is taken.
     pub fn open_here(name: &str) -> io::Result<Self> {
+        Self::open(name, false)
+    }
+
+    /// The same for superframes: TCP segmentation and checksums are left to the reader, and every frame that is read
+    /// or written has a virtio-net header ([`crate::segment::Vnet`]).
+    ///
+    /// # Errors
+    /// As [`Tap::open_here`].
+    pub fn open_super_here(name: &str) -> io::Result<Self> {
+        Self::open(name, true)
+    }
+
+    fn open(name: &str, superframes: bool) -> io::Result<Self> {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -52,7 +66,7 @@ impl Tap {
                 format!("/dev/net/tun: {e} (the kernel needs CONFIG_TUN and the device node)"),
             )
         })?;
-        sys::tap_attach(fd.as_fd(), &c_name)?;
+        sys::tap_attach(fd.as_fd(), &c_name, superframes)?;
         Ok(Self {
             fd,
             name: name.to_owned(),
@@ -84,16 +98,28 @@ impl Tap {
     /// # Errors
     /// The kernel's error, `EIO` when the interface is down, `EINVAL` for less than a header.
     pub fn write(&self, frame: &[u8]) -> io::Result<bool> {
-        match rustix::io::write(&self.fd, frame) {
-            Ok(_) => Ok(true),
-            Err(
-                rustix::io::Errno::AGAIN
-                | rustix::io::Errno::NOBUFS
-                | rustix::io::Errno::NOMEM
-                | rustix::io::Errno::INTR,
-            ) => Ok(false),
-            Err(e) => Err(e.into()),
-        }
+        written(rustix::io::write(&self.fd, frame))
+    }
+
+    /// The same of a frame in parts, its virtio-net header first.
+    ///
+    /// # Errors
+    /// As [`Tap::write`]; `EINVAL` also for more than 1024 parts.
+    pub fn write_parts(&self, parts: &[io::IoSlice<'_>]) -> io::Result<bool> {
+        written(rustix::io::writev(&self.fd, parts))
+    }
+}
+
+pub(crate) fn written(result: rustix::io::Result<usize>) -> io::Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(
+            rustix::io::Errno::AGAIN
+            | rustix::io::Errno::NOBUFS
+            | rustix::io::Errno::NOMEM
+            | rustix::io::Errno::INTR,
+        ) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -5,11 +5,11 @@
 //! ```text
 //! sent = unrouted + no_memory + pauses_received + own wire's arrivals
 //! arrivals of a stage + duplicated = departures + dropped by cause + held
-//! departures of the last stage = delivered + not_taken
+//! departures of the last stage = delivered + not_taken + grouped
 //! ```
 
 use kuroshio_core::units::PicoTime;
-use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_core::wan::{Count, StageCounters, WanValues};
 
 use crate::emulator::{Numbers, Snapshot, drain_stages, shaper_stages};
 use crate::host::CardCounters;
@@ -40,6 +40,8 @@ pub struct PortCounters {
     pub delivered: Count,
     /// Frames that the host's kernel had no room for.
     pub not_taken: Count,
+    /// Segments that wait for the end of their departure quantum (segment mode).
+    pub grouped: Count,
     /// What the kernel counted at the card.
     pub card: CardCounters,
 }
@@ -51,6 +53,10 @@ pub struct LinkCounters {
     pub name: String,
     /// The link itself.
     pub stage: StageCounters,
+    /// What it is set to now; `None` only in counters that no emulator made.
+    pub values: Option<WanValues>,
+    /// Whether it is cut.
+    pub cut: bool,
     /// Frames that a fault took before the queue.
     pub fault_dropped: u64,
     /// Frames that a fault damaged.
@@ -66,6 +72,17 @@ pub struct ShaperCounters {
     pub stage: StageCounters,
 }
 
+/// Counters of a tap.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TapCounters {
+    /// Its name.
+    pub name: String,
+    /// Copies that it showed.
+    pub shown: Count,
+    /// Copies for which its host's kernel had no room.
+    pub not_shown: Count,
+}
+
 /// All counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -77,6 +94,14 @@ pub struct Counters {
     pub shapers: Vec<ShaperCounters>,
     /// Every port.
     pub ports: Vec<PortCounters>,
+    /// Every tap.
+    pub taps: Vec<TapCounters>,
+    /// Copies that switches made of frames to groups and unknown addresses.
+    pub flooded: Count,
+    /// Copies for which there was no memory.
+    pub not_flooded: Count,
+    /// Frames between two threads of the emulator: they have left a link and not arrived behind it.
+    pub between_threads: u64,
 }
 
 impl Counters {
@@ -132,7 +157,8 @@ impl Counters {
             .chain(self.shapers.iter().map(|s| &s.stage))
             .chain(self.ports.iter().flat_map(|p| [&p.wire, &p.egress]))
             .chain(self.ports.iter().filter_map(|p| p.drain.as_ref()));
-        stages.map(|s| s.held.frames).sum()
+        let grouped: u64 = self.ports.iter().map(|p| p.grouped.frames).sum();
+        stages.map(|s| s.held.frames).sum::<u64>() + grouped + self.between_threads
     }
 
     /// Gives the emulator's numbers their names.
@@ -146,8 +172,11 @@ impl Counters {
             .map(|(n, name)| {
                 let number = numbers.link(n);
                 let (fault_dropped, corrupted) = snapshot.faults.get(number).copied().unwrap_or_default();
+                let values = snapshot.values.get(number).copied().flatten();
                 LinkCounters {
                     name,
+                    values: values.map(|v| v.0),
+                    cut: values.is_some_and(|v| v.1),
                     stage: stage(number),
                     fault_dropped,
                     corrupted,
@@ -172,8 +201,15 @@ impl Counters {
             .zip(cards)
             .map(|((n, name), card)| {
                 let drain = drains.get(n).copied().flatten();
-                let [sent, unrouted, no_memory, delivered, not_taken, pauses_received] =
-                    snapshot.ports.get(n).copied().unwrap_or_default();
+                let [
+                    sent,
+                    unrouted,
+                    no_memory,
+                    delivered,
+                    not_taken,
+                    pauses_received,
+                    grouped,
+                ] = snapshot.ports.get(n).copied().unwrap_or_default();
                 PortCounters {
                     name,
                     sent,
@@ -186,6 +222,7 @@ impl Counters {
                     pauses_sent: drain.and_then(|d| snapshot.pauses.get(d)).copied().unwrap_or(0),
                     delivered,
                     not_taken,
+                    grouped,
                     card,
                 }
             })
@@ -195,6 +232,19 @@ impl Counters {
             links,
             shapers,
             ports,
+            taps: topology
+                .taps
+                .iter()
+                .zip(&snapshot.mirrored)
+                .map(|(tap, [shown, not_shown])| TapCounters {
+                    name: tap.name.clone(),
+                    shown: *shown,
+                    not_shown: *not_shown,
+                })
+                .collect(),
+            flooded: snapshot.flooded[0],
+            not_flooded: snapshot.flooded[1],
+            between_threads: snapshot.handed[0].saturating_sub(snapshot.handed[1]),
         }
     }
 }

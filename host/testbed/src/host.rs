@@ -5,26 +5,43 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use kuroshio_port::Tap;
+use kuroshio_port::{Drops, Interface, Tap};
 use netlink_packet_route::link::LinkAttribute;
 
 use crate::netlink::Netlink;
-use crate::topology::{Host, Port, Topology};
-use crate::{sys, sysctl};
+use crate::topology::{Attached, Host, MAX_MTU, Mode, Port, Topology};
+use crate::{isolate, sys, sysctl};
 
 /// Frames that a host's card holds until the emulator takes them: half a second at 1 Gbps. The
 /// emulator takes them at once into the port's queue, which is the one that counts.
 const TAP_RING_FRAMES: u32 = 40_000;
+
+/// A port's device in the emulator's hands.
+pub(crate) enum Device {
+    Tap(Tap),
+    Interface(Interface),
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tap(tap) => tap.as_fd(),
+            Self::Interface(card) => card.as_fd(),
+        }
+    }
+}
 
 /// A host that is up.
 pub(crate) struct LiveHost {
     pub netns: Arc<OwnedFd>,
     pub netlink: Mutex<Netlink>,
     mount: Option<PathBuf>,
+    /// Of an attached interface, what it lost.
+    drops: Option<Mutex<Drops>>,
 }
 
 /// What the kernel counted at a host's card.
@@ -49,11 +66,14 @@ pub(crate) fn up(
     host: &Host,
     ports: &[(usize, &Port)],
     rps_cores: &[usize],
-) -> io::Result<(LiveHost, Vec<Tap>)> {
+) -> io::Result<(LiveHost, Vec<Device>, Vec<Tap>)> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name(format!("netns-{}", host.name))
-            .spawn_scoped(scope, || configure(topology, host, ports, rps_cores))?
+            .spawn_scoped(scope, || match host.attached {
+                None => configure(topology, host, ports, rps_cores),
+                Some(kind) => attach(topology, kind, ports),
+            })?
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the configuring thread panicked")))
     })
@@ -65,7 +85,7 @@ fn configure(
     host: &Host,
     ports: &[(usize, &Port)],
     rps_cores: &[usize],
-) -> io::Result<(LiveHost, Vec<Tap>)> {
+) -> io::Result<(LiveHost, Vec<Device>, Vec<Tap>)> {
     sys::new_netns().map_err(|e| named("new network namespace", &e))?;
     let netns = File::open("/proc/thread-self/ns/net").map_err(|e| named("its namespace", &e))?;
     for (name, value) in sysctl::HOST {
@@ -90,20 +110,90 @@ fn configure(
         .iter()
         .map(|(number, port)| {
             add_port(&mut netlink, topology, *number, port)
+                .map(Device::Tap)
                 .map_err(|e| named(&format!("port {}", port.name), &e))
         })
+        .collect::<io::Result<Vec<Device>>>()?;
+    let mirrors = topology
+        .taps
+        .iter()
+        .filter(|t| topology.hosts.get(t.host) == Some(host));
+    let mirrors = mirrors
+        .map(|t| add_mirror(&mut netlink, &t.name).map_err(|e| named(&format!("tap {}", t.name), &e)))
         .collect::<io::Result<Vec<Tap>>>()?;
     let mount = publish(&host.name);
     let live = LiveHost {
         netns: Arc::new(netns.into()),
         netlink: Mutex::new(netlink),
         mount,
+        drops: None,
     };
-    Ok((live, taps))
+    Ok((live, taps, mirrors))
+}
+
+/// A device of the network from which the testbed was started: attached, or made there and set up.
+fn attach(
+    topology: &Topology,
+    kind: Attached,
+    ports: &[(usize, &Port)],
+) -> io::Result<(LiveHost, Vec<Device>, Vec<Tap>)> {
+    let netns = isolate::outer_net()?;
+    sys::enter_netns(netns.as_raw_fd()).map_err(|e| named("the machine's network", &e))?;
+    let mut netlink = Netlink::open_here()?;
+    let mut devices = Vec::new();
+    let mut drops = None;
+    for (_, port) in ports {
+        let name = &port.name;
+        let place = |e| named(name, &e);
+        devices.push(match kind {
+            Attached::Interface => {
+                let card = Interface::attach_here(name).map_err(place)?;
+                drops = Some(Mutex::new(card.drops()?));
+                Device::Interface(card)
+            }
+            Attached::Tap => {
+                let tap = open_tap(topology, name).map_err(place)?;
+                let index = netlink.index(name).map_err(place)?;
+                let mtu = LinkAttribute::Mtu(port.mtu_bytes);
+                let ring = LinkAttribute::TxQueueLen(TAP_RING_FRAMES);
+                netlink.change(index, vec![mtu, ring]).map_err(place)?;
+                netlink.set_up(index, Vec::new()).map_err(place)?;
+                Device::Tap(tap)
+            }
+        });
+    }
+    let live = LiveHost {
+        netns: Arc::new(netns),
+        netlink: Mutex::new(netlink),
+        mount: None,
+        drops,
+    };
+    Ok((live, devices, Vec::new()))
+}
+
+/// A device that shows what passes elsewhere; the host takes no part in it.
+fn add_mirror(netlink: &mut Netlink, name: &str) -> io::Result<Tap> {
+    // For devices made from here on: this one must not speak.
+    if sysctl::path("net.ipv6.conf.default.disable_ipv6").exists() {
+        sysctl::set("net.ipv6.conf.default.disable_ipv6", "1")?;
+    }
+    let tap = Tap::open_here(name)?;
+    let index = netlink.index(name)?;
+    // What it shows is of any size.
+    netlink.change(index, vec![LinkAttribute::Mtu(MAX_MTU as u32)])?;
+    netlink.set_up(index, Vec::new())?;
+    Ok(tap)
+}
+
+fn open_tap(topology: &Topology, name: &str) -> io::Result<Tap> {
+    match topology.mode {
+        Mode::Frame => Tap::open_here(name),
+        Mode::Segment { .. } => Tap::open_super_here(name),
+    }
 }
 
 fn add_port(netlink: &mut Netlink, topology: &Topology, number: usize, port: &Port) -> io::Result<Tap> {
-    let tap = Tap::open_here(&port.name)?;
+    let tap = open_tap(topology, &port.name)?;
     let index = netlink.index(&port.name)?;
     netlink.change(
         index,
@@ -147,6 +237,13 @@ fn named(what: &str, e: &io::Error) -> io::Error {
 impl LiveHost {
     /// What the kernel counted at a card.
     pub(crate) fn card(&self, port: &str) -> io::Result<CardCounters> {
+        if let Some(drops) = &self.drops {
+            let broken = |_| io::Error::other("a thread panicked while it read an interface's counters");
+            return Ok(CardCounters {
+                tx_dropped: drops.lock().map_err(broken)?.so_far()?,
+                rx_dropped: 0,
+            });
+        }
         let mut netlink = self
             .netlink
             .lock()

@@ -19,6 +19,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -30,6 +31,9 @@ const ENV_OUTER: &str = "KUROSHIO_OUTER_PIDNS";
 
 /// Environment: the core that is kept free for the emulator.
 const ENV_CORE: &str = "KUROSHIO_EMULATOR_CORE";
+
+/// Environment: the descriptor of the caller's network namespace.
+const ENV_NET: &str = "KUROSHIO_OUTER_NETNS_FD";
 
 const PID_NS: &str = "/proc/self/ns/pid";
 
@@ -48,6 +52,24 @@ pub fn emulator_core() -> Option<usize> {
     std::env::var(ENV_CORE).ok()?.parse().ok()
 }
 
+/// The network namespace of the caller of [`run`], in which real interfaces are: for root only.
+///
+/// # Errors
+/// `PermissionDenied` when the caller was not root.
+pub(crate) fn outer_net() -> io::Result<OwnedFd> {
+    let fd = std::env::var(ENV_NET)
+        .ok()
+        .and_then(|text| text.parse::<i32>().ok());
+    let path = fd.map(|fd| format!("/proc/self/fd/{fd}"));
+    match path.map(std::fs::File::open) {
+        Some(Ok(file)) => Ok(file.into()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "an interface of this machine is attached by root only",
+        )),
+    }
+}
+
 /// Runs this program again with `args` inside new namespaces and waits for it. The program there
 /// is bound to all cores but one, which is the emulator's, when there are two or more.
 ///
@@ -57,6 +79,10 @@ pub fn run(args: &[OsString]) -> io::Result<ExitStatus> {
     let mut command = command(args)?;
     let (mut read, write) = io::pipe()?;
     let plan = plan(write)?;
+    match &plan.outer_net {
+        Some(fd) => command.env(ENV_NET, fd.as_raw_fd().to_string()),
+        None => command.env_remove(ENV_NET),
+    };
     let backlog = crate::sysctl::RaisedBacklog::raise();
     // SAFETY: `enter` is made for the time between fork and exec: it makes system calls only, on
     // values prepared in `plan`, and allocates nothing.
@@ -108,6 +134,11 @@ fn plan(report: io::PipeWriter) -> io::Result<sys::Plan> {
         parent: std::process::id(),
         user: (uid != 0).then(|| (format!("0 {uid} 1\n"), format!("0 {gid} 1\n"))),
         netns_dir: netns_dir.is_dir(),
+        // Only root may go back there.
+        outer_net: std::fs::File::open("/proc/self/ns/net")
+            .ok()
+            .filter(|_| uid == 0)
+            .map(Into::into),
         cores: if cores.len() > 1 {
             cores[1..].to_vec()
         } else {

@@ -29,16 +29,16 @@ mod testbed;
 mod topology;
 
 pub use captures::{CaptureSet, Captured, Record};
-pub use counters::{Counters, LinkCounters, PortCounters, ShaperCounters};
-pub use emulator::{Damage, Fate, Lateness, MAX_POOL_BYTES, Point, Trace, TraceRecord};
+pub use counters::{Counters, LinkCounters, PortCounters, ShaperCounters, TapCounters};
+pub use emulator::{Damage, Fate, Lateness, MAX_LEARNED, MAX_POOL_BYTES, Point, Trace, TraceRecord};
 pub use files::MAX_FILE;
 pub use host::CardCounters;
 pub use kuroshio_core::wire::FlowKey;
-pub use kuroshio_port::Direction;
+pub use kuroshio_port::{Direction, segment};
 pub use net::Net;
 pub use testbed::{Change, EmulatorReport, MAX_TRACE_RECORDS, Testbed, TestbedError};
 pub use topology::{
-    Host, Link, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS,
-    MAX_QUEUE, MAX_RATE_BPS, MAX_ROUTERS, MAX_SYSCTLS, MAX_TEXT, MIN_MTU, MIN_MTU_V6, Port, PortShaper,
-    Topology, TopologyError,
+    Attached, Host, Link, MAX_ADDRESSES, MAX_CARRIES, MAX_DELAY, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME,
+    MAX_PORTS, MAX_QUEUE, MAX_RATE_BPS, MAX_ROUTERS, MAX_SYSCTLS, MAX_TAPS, MAX_TEXT, MAX_THREADS, MIN_MTU,
+    MIN_MTU_V6, Mode, Port, PortShaper, QUANTUM, Topology, TopologyError,
 };

@@ -13,16 +13,33 @@ use crate::topology::{Path, Port, Topology, TopologyError};
 pub(crate) fn all(topology: &Topology) -> Result<Vec<Path>, TopologyError> {
     let names = topology.port_names();
     let ports: Vec<&Port> = topology.ports().map(|(_, p)| p).collect();
+    let tree = tree(topology);
     let mut paths = Vec::new();
     for (from, a) in ports.iter().enumerate() {
         for (to, b) in ports.iter().enumerate() {
             if from == to {
                 continue;
             }
-            let Some(subnet) = shared(a, b) else { continue };
-            let place = || format!("way from {:?} to {:?} in {subnet}", names[from], names[to]);
-            let links = shortest(topology, subnet, a.router, b.router)
-                .map_err(|problem| TopologyError::new(place(), problem))?;
+            let subnet = shared(a, b);
+            let switched = topology.is_switch(a.router) && topology.is_switch(b.router);
+            if subnet.is_none() && !switched {
+                continue;
+            }
+            let place = || {
+                let subnet = subnet.map_or(String::new(), |s| format!(" in {s}"));
+                format!("way from {:?} to {:?}{subnet}", names[from], names[to])
+            };
+            let ways = Ways {
+                topology,
+                subnet,
+                tree: &tree,
+            };
+            let links = match shortest(&ways, a.router, b.router) {
+                Ok(links) => links,
+                Err(problem) if subnet.is_some() => return Err(TopologyError::new(place(), problem)),
+                // Switches of two domains.
+                Err(_) => continue,
+            };
             if let Some(mtu) = smaller_mtu(a, b) {
                 return Err(TopologyError::new(
                     place(),
@@ -47,8 +64,35 @@ fn shared(a: &Port, b: &Port) -> Option<Net> {
         .map(Net::subnet)
 }
 
+/// The links between switches that carry frames, by number of the link: the others would close a loop.
+pub(crate) fn tree(topology: &Topology) -> Vec<bool> {
+    let mut part: Vec<usize> = (0..topology.routers.len()).collect();
+    let links = topology.links.iter().map(|link| {
+        let [a, b] = link.between;
+        if !topology.is_switch(a) || part[a] == part[b] {
+            return false;
+        }
+        let (from, to) = (part[b], part[a]);
+        part.iter_mut().filter(|p| **p == from).for_each(|p| *p = to);
+        true
+    });
+    links.collect()
+}
+
+/// Where to look for a way.
+struct Ways<'a> {
+    topology: &'a Topology,
+    subnet: Option<Net>,
+    tree: &'a [bool],
+}
+
 /// The directions that leave a router and may carry a subnet: `(number, next router)`.
-fn exits(topology: &Topology, subnet: Net, router: usize) -> Vec<(usize, usize)> {
+fn exits(ways: &Ways<'_>, router: usize) -> Vec<(usize, usize)> {
+    let Ways {
+        topology,
+        subnet,
+        tree,
+    } = ways;
     let mut named = Vec::new();
     let mut open = Vec::new();
     for (index, link) in topology.links.iter().enumerate() {
@@ -58,7 +102,11 @@ fn exits(topology: &Topology, subnet: Net, router: usize) -> Vec<(usize, usize)>
             r if r == b => (2 * index + 1, a),
             _ => continue,
         };
-        if link.carries.contains(&subnet) {
+        let blocked = topology.is_switch(router) && !tree[index];
+        if blocked {
+            continue;
+        }
+        if subnet.is_some_and(|s| link.carries.contains(&s)) {
             named.push(exit);
         } else if link.carries.is_empty() {
             open.push(exit);
@@ -70,7 +118,8 @@ fn exits(topology: &Topology, subnet: Net, router: usize) -> Vec<(usize, usize)>
     named
 }
 
-fn shortest(topology: &Topology, subnet: Net, from: usize, to: usize) -> Result<Vec<usize>, String> {
+fn shortest(search: &Ways<'_>, from: usize, to: usize) -> Result<Vec<usize>, String> {
+    let topology = search.topology;
     // Each entry is a way and the router it has reached; all entries have the same length.
     let mut ways = vec![(Vec::new(), from)];
     let mut seen = BTreeSet::new();
@@ -88,7 +137,7 @@ fn shortest(topology: &Topology, subnet: Net, from: usize, to: usize) -> Result<
         seen.extend(ways.iter().map(|(_, router)| *router));
         let mut further: Vec<(Vec<usize>, usize)> = Vec::new();
         for (way, router) in &ways {
-            for (number, next) in exits(topology, subnet, *router) {
+            for (number, next) in exits(search, *router) {
                 // Two ways to a router decide nothing yet; a third adds nothing.
                 let known = further.iter().filter(|(_, r)| *r == next).count();
                 if !seen.contains(&next) && known < 2 {

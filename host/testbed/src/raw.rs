@@ -16,7 +16,8 @@ use crate::net::Net;
 use crate::raw_link;
 use crate::topology::{
     self as checked, MAX_ADDRESSES, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS, MAX_QUEUE,
-    MAX_ROUTERS, MAX_SYSCTLS, MIN_MTU, MIN_MTU_V6, TopologyError, capacity_limit, default,
+    MAX_ROUTERS, MAX_SYSCTLS, MAX_TAPS, MAX_THREADS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError,
+    capacity_limit, default,
 };
 
 #[derive(Deserialize)]
@@ -25,10 +26,19 @@ pub(crate) struct Topology {
     name: String,
     #[serde(default)]
     seed: u64,
+    mode: Option<String>,
+    quantum: Option<String>,
+    threads: Option<u64>,
     #[serde(default)]
     host: Vec<Host>,
     #[serde(default)]
+    tap: Vec<Mirror>,
+    #[serde(default)]
+    attach: Vec<Attach>,
+    #[serde(default)]
     router: Vec<Router>,
+    #[serde(default)]
+    switch: Vec<Router>,
     #[serde(default)]
     link: Vec<raw_link::Link>,
 }
@@ -56,8 +66,9 @@ struct Port {
     name: String,
     mtu: Option<String>,
     wire: Option<String>,
-    address: OneOrMany,
-    router: String,
+    address: Option<OneOrMany>,
+    router: Option<String>,
+    switch: Option<String>,
     queue: Option<String>,
     egress_queue: Option<String>,
     shape: Option<String>,
@@ -67,6 +78,29 @@ struct Port {
     drain_buffer: Option<String>,
     pause_high: Option<String>,
     pause_low: Option<String>,
+}
+
+/// A copy of what passes a place, on a device in a host.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mirror {
+    name: String,
+    host: String,
+    at: String,
+}
+
+/// A device of the machine as a port of a switch.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Attach {
+    name: String,
+    interface: Option<String>,
+    tap: Option<String>,
+    switch: String,
+    mtu: Option<String>,
+    wire: Option<String>,
+    queue: Option<String>,
+    egress_queue: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -81,23 +115,33 @@ impl Topology {
     pub(crate) fn check(self, folder: &Path) -> Checked<checked::Topology> {
         name("topology name", &self.name, MAX_NAME)?;
         at_most("hosts", self.host.len(), MAX_HOSTS)?;
-        at_most("routers", self.router.len(), MAX_ROUTERS)?;
+        at_most(
+            "routers and switches",
+            self.router.len() + self.switch.len(),
+            MAX_ROUTERS,
+        )?;
         at_most("links", self.link.len(), MAX_LINKS)?;
-        at_most("ports", self.host.iter().map(|h| h.port.len()).sum(), MAX_PORTS)?;
+        let ports = self.host.iter().map(|h| h.port.len()).sum::<usize>() + self.attach.len();
+        at_most("ports", ports, MAX_PORTS)?;
+        at_most("hosts", self.host.len() + self.attach.len(), MAX_HOSTS)?;
         if self.host.is_empty() {
             return Err(TopologyError::new("hosts", "none: at least one [[host]]"));
         }
-        let routers: Vec<String> = self.router.into_iter().map(|r| r.name).collect();
+        let switches = self.switch.len();
+        let nodes = self.router.into_iter().chain(self.switch);
+        let routers: Vec<String> = nodes.map(|r| r.name).collect();
         for router in &routers {
             name(&format!("router {router:?}"), router, MAX_NAME)?;
         }
         unique("router", routers.iter())?;
-        unique("host", self.host.iter().map(|h| &h.name))?;
+        let attached = self.attach.iter().map(|a| &a.name);
+        unique("host", self.host.iter().map(|h| &h.name).chain(attached))?;
         unique("link", self.link.iter().map(raw_link::Link::name))?;
         let hosts = self
             .host
             .into_iter()
-            .map(|h| h.check(&routers))
+            .map(|h| h.check(&routers, switches))
+            .chain(self.attach.into_iter().map(|a| a.check(&routers, switches)))
             .collect::<Checked<Vec<_>>>()?;
         let links = self
             .link
@@ -105,19 +149,69 @@ impl Topology {
             .map(|l| l.check(&routers, folder))
             .collect::<Checked<Vec<_>>>()?;
         addresses_once(&hosts)?;
-        Ok(checked::Topology {
+        for link in &links {
+            switches_apart(link, routers.len() - switches)?;
+        }
+        let mode = mode(self.mode.as_deref(), self.quantum.as_deref())?;
+        let mut topology = checked::Topology {
             name: self.name,
             seed: self.seed,
+            mode,
+            threads: threads(self.threads)?,
             hosts,
             routers,
+            switches,
             links,
+            taps: Vec::new(),
             paths: Vec::new(),
-        })
+        };
+        at_most("taps", self.tap.len(), MAX_TAPS)?;
+        for tap in self.tap {
+            let tap = tap.check(&topology)?;
+            topology.taps.push(tap);
+        }
+        // In the order in which hosts make them.
+        topology.taps.sort_by_key(|t| t.host);
+        Ok(topology)
+    }
+}
+
+fn threads(asked: Option<u64>) -> Checked<usize> {
+    let threads = asked.unwrap_or(1);
+    if !(1..=MAX_THREADS).contains(&threads) {
+        let problem = format!("{threads}: 1 to {MAX_THREADS}");
+        return Err(TopologyError::new("topology: threads", problem));
+    }
+    Ok(usize::try_from(threads).unwrap_or(1))
+}
+
+fn mode(mode: Option<&str>, quantum: Option<&str>) -> Checked<checked::Mode> {
+    match mode {
+        Some("segment") => {
+            let quantum = parse("topology", "quantum", quantum.unwrap_or(default::QUANTUM))?;
+            let [least, most] = QUANTUM;
+            if !(least..=most).contains(&quantum) {
+                return Err(TopologyError::new(
+                    "topology: quantum",
+                    format!("{quantum}: {least} to {most}"),
+                ));
+            }
+            Ok(checked::Mode::Segment { quantum })
+        }
+        Some(other) if other != "frame" => Err(TopologyError::new(
+            "topology: mode",
+            format!("{other:?}: frame or segment"),
+        )),
+        _ if quantum.is_some() => Err(TopologyError::new(
+            "topology: quantum",
+            "there is one in segment mode only",
+        )),
+        _ => Ok(checked::Mode::Frame),
     }
 }
 
 impl Host {
-    fn check(self, routers: &[String]) -> Checked<checked::Host> {
+    fn check(self, routers: &[String], switches: usize) -> Checked<checked::Host> {
         let place = format!("host {:?}", self.name);
         name(&place, &self.name, MAX_NAME)?;
         at_most(&format!("{place}: sysctls"), self.sysctl.len(), MAX_SYSCTLS)?;
@@ -128,27 +222,105 @@ impl Host {
         let ports = self
             .port
             .into_iter()
-            .map(|p| p.check(&place, routers))
+            .map(|p| p.check(&place, routers, switches))
             .collect::<Checked<Vec<_>>>()?;
         one_port_per_subnet(&place, &ports)?;
+        if let Some(port) = ports.iter().find(|p| p.addresses.is_empty()) {
+            let place = format!("{place}, port {:?}", port.name);
+            return Err(TopologyError::new(place, "an address is missing"));
+        }
         Ok(checked::Host {
             name: self.name,
+            attached: None,
             sysctl: self.sysctl,
             ports,
         })
     }
 }
 
+impl Mirror {
+    fn check(self, topology: &checked::Topology) -> Checked<checked::Mirror> {
+        let place = format!("tap {:?}", self.name);
+        name(&place, &self.name, kuroshio_port::MAX_NAME)?;
+        let named = |h: &checked::Host| h.name == self.host && h.attached.is_none();
+        let Some(host) = topology.hosts.iter().position(named) else {
+            let problem = format!("there is no host {:?}", self.host);
+            return Err(TopologyError::new(format!("{place}: host"), problem));
+        };
+        let ports = topology.hosts[host].ports.iter().map(|p| &p.name);
+        let taps = topology.taps.iter().filter(|t| t.host == host).map(|t| &t.name);
+        if ports.chain(taps).any(|other| *other == self.name) || self.name == "lo" {
+            return Err(TopologyError::new(
+                place,
+                "the host has an interface of that name",
+            ));
+        }
+        let somewhere =
+            !topology.link_numbers(&self.at).is_empty() || topology.port_number(&self.at).is_some();
+        if !somewhere {
+            let names = [topology.link_names(), topology.port_names()].concat();
+            let problem = format!("{:?}: a link or a port, of {}", self.at, names.join(", "));
+            return Err(TopologyError::new(format!("{place}: at"), problem));
+        }
+        Ok(checked::Mirror {
+            name: self.name,
+            host,
+            at: self.at,
+        })
+    }
+}
+
+impl Attach {
+    fn check(self, routers: &[String], switches: usize) -> Checked<checked::Host> {
+        let place = format!("attach {:?}", self.name);
+        name(&place, &self.name, MAX_NAME)?;
+        let (device, attached) = match (self.interface, self.tap) {
+            (Some(name), None) => (name, checked::Attached::Interface),
+            (None, Some(name)) => (name, checked::Attached::Tap),
+            _ => {
+                return Err(TopologyError::new(
+                    place,
+                    "an interface that exists, or a tap to be made: one of them",
+                ));
+            }
+        };
+        let port = Port {
+            name: device,
+            mtu: self.mtu,
+            wire: self.wire,
+            address: None,
+            router: None,
+            switch: Some(self.switch),
+            queue: self.queue,
+            egress_queue: self.egress_queue,
+            shape: None,
+            gap: None,
+            shape_queue: None,
+            drain: None,
+            drain_buffer: None,
+            pause_high: None,
+            pause_low: None,
+        };
+        Ok(checked::Host {
+            ports: vec![port.check(&place, routers, switches)?],
+            attached: Some(attached),
+            name: self.name,
+            sysctl: BTreeMap::new(),
+        })
+    }
+}
+
 impl Port {
-    fn check(self, host: &str, routers: &[String]) -> Checked<checked::Port> {
+    fn check(self, host: &str, routers: &[String], switches: usize) -> Checked<checked::Port> {
         let place = format!("{host}, port {:?}", self.name);
         name(&place, &self.name, kuroshio_port::MAX_NAME)?;
         if self.name == "lo" {
             return Err(TopologyError::new(place, "lo is the loopback's name"));
         }
         let texts = match self.address {
-            OneOrMany::One(text) => vec![text],
-            OneOrMany::Many(texts) => texts,
+            Some(OneOrMany::One(text)) => vec![text],
+            Some(OneOrMany::Many(texts)) => texts,
+            None => Vec::new(),
         };
         at_most(&format!("{place}: addresses"), texts.len(), MAX_ADDRESSES)?;
         let addresses = texts
@@ -176,7 +348,7 @@ impl Port {
         Ok(checked::Port {
             mtu_bytes: u32::try_from(mtu).unwrap_or(u32::MAX),
             wire,
-            router: index(&format!("{place}: router"), &self.router, routers)?,
+            router: node(&place, self.router, self.switch, routers, switches)?,
             queue,
             egress_queue: egress,
             shaper,
@@ -185,6 +357,47 @@ impl Port {
             name: self.name,
         })
     }
+}
+
+/// The node that a port is at: a router or a switch.
+fn node(
+    place: &str,
+    router: Option<String>,
+    switch: Option<String>,
+    nodes: &[String],
+    switches: usize,
+) -> Checked<usize> {
+    let (routers, switches) = nodes.split_at(nodes.len() - switches);
+    match (router, switch) {
+        (Some(name), None) => index(&format!("{place}: router"), &name, routers),
+        (None, Some(name)) => {
+            let place = format!("{place}: switch");
+            let found = switches.iter().position(|s| *s == name);
+            found.map(|i| routers.len() + i).ok_or_else(|| {
+                let problem = format!("there is no switch {name:?}, but {}", list(switches));
+                TopologyError::new(place, problem)
+            })
+        }
+        _ => Err(TopologyError::new(
+            place,
+            "a port is at a router or at a switch: one of them",
+        )),
+    }
+}
+
+/// A link joins routers or switches, and one between switches is for all.
+fn switches_apart(link: &checked::Link, first_switch: usize) -> Checked<()> {
+    let place = format!("link {:?}", link.name);
+    let [a, b] = link.between.map(|r| r >= first_switch);
+    if a != b {
+        let problem = "between a router and a switch: two routers or two switches";
+        return Err(TopologyError::new(place, problem));
+    }
+    if a && !link.carries.is_empty() {
+        let problem = "a link between switches carries every subnet: leave carries out";
+        return Err(TopologyError::new(place, problem));
+    }
+    Ok(())
 }
 
 fn shaper(

@@ -14,6 +14,8 @@ pub(crate) struct Plan {
     pub netns_dir: bool,
     /// Cores that the program may use; empty for all.
     pub cores: Vec<usize>,
+    /// The caller's network namespace, which the program is to have open.
+    pub outer_net: Option<OwnedFd>,
     /// Where a failure is reported: the step and the error number.
     pub report: OwnedFd,
 }
@@ -85,6 +87,10 @@ fn steps(plan: &Plan) -> Result<(), Step> {
         program => reap(program),
     }
     die_with_parent(0)?;
+    if let Some(fd) = &plan.outer_net {
+        // SAFETY: no pointers: the descriptor, open in this process, stays open over exec.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
+    }
     bind_cores(&plan.cores)
 }
 
@@ -343,8 +349,8 @@ pub(crate) fn epoll_wait(
     }
 }
 
-/// An epoll that watches descriptors for input; their indices come back as `data`.
-pub(crate) fn epoll_of(fds: &[RawFd]) -> io::Result<OwnedFd> {
+/// An epoll that watches descriptors for input; their numbers come back as `data`.
+pub(crate) fn epoll_of(fds: &[(usize, RawFd)]) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     // SAFETY: no pointers.
     let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -353,10 +359,10 @@ pub(crate) fn epoll_of(fds: &[RawFd]) -> io::Result<OwnedFd> {
     }
     // SAFETY: just returned by epoll_create1 and owned by nobody else.
     let epoll = unsafe { OwnedFd::from_raw_fd(raw) };
-    for (index, fd) in fds.iter().enumerate() {
+    for (index, fd) in fds {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
-            u64: index as u64,
+            u64: *index as u64,
         };
         // SAFETY: `event` lives through the call; a wrong descriptor is an error.
         if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, *fd, &raw mut event) } < 0 {

@@ -13,7 +13,7 @@ use kuroshio_clock::{Disturbance, Epoch, Limits, Watch};
 use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio};
 use kuroshio_core::wan::{Level, Limit, Loss, MAX_DELAY, MAX_QUEUE, Rate, WanChange};
-use kuroshio_port::{Capture, Tap};
+use kuroshio_port::Capture;
 
 use crate::captures::CaptureSet;
 use crate::counters::Counters;
@@ -21,7 +21,7 @@ use crate::emulator::{
     Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, drain_stages, shaper_stages,
 };
 use crate::host::{self, CardCounters, LiveHost};
-use crate::topology::{Port, Topology};
+use crate::topology::{Mode, Port, Topology};
 use crate::{isolate, sys};
 
 /// Most records of a trace: 32 bytes each.
@@ -114,7 +114,10 @@ pub enum Change {
 /// How well the emulator did, and how well the machine let it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmulatorReport {
-    /// Lateness of the frames that were written: time of writing less exact departure.
+    /// How frames passed between hosts and emulator.
+    pub mode: Mode,
+    /// Lateness of the frames that were written: time of writing less exact departure; in segment mode of what was
+    /// written together, from the end of its quantum.
     pub lateness: Lateness,
     /// Frames that a host's kernel had no room for, since the start.
     pub not_taken: u64,
@@ -132,8 +135,9 @@ impl fmt::Display for EmulatorReport {
         let l = &self.lateness;
         write!(
             f,
-            "lateness p50 {:.2} us, p99 {:.1} us, p99.9 {:.1} us, max {:.1} us over {} frames; not \
+            "mode {}; lateness p50 {:.2} us, p99 {:.1} us, p99.9 {:.1} us, max {:.1} us over {} frames; not \
              taken {}; {}",
+            self.mode.name(),
             us(l.p50_ns),
             us(l.p99_ns),
             us(l.p999_ns),
@@ -184,19 +188,21 @@ impl Testbed {
             .map(|(n, (h, p))| (n, h.name.as_str(), p))
             .collect();
         let mut hosts = Vec::with_capacity(topology.hosts.len());
-        let mut taps: Vec<Tap> = Vec::with_capacity(numbered.len());
+        let mut mirrors = Vec::new();
+        let mut taps: Vec<host::Device> = Vec::with_capacity(numbered.len());
         for host in &topology.hosts {
             let ports: Vec<(usize, &Port)> = numbered
                 .iter()
                 .filter(|(_, h, _)| *h == host.name)
                 .map(|(n, _, p)| (*n, *p))
                 .collect();
-            let (live, mut own) = host::up(topology, host, &ports, &rps_cores)?;
+            let (live, mut own, shown) = host::up(topology, host, &ports, &rps_cores)?;
             hosts.push(Arc::new(live));
             taps.append(&mut own);
+            mirrors.extend(shown);
         }
-        let emulator = Emulator::start(topology, taps, core)?;
-        let watch = Watch::start(core, &[emulator.tid])?;
+        let emulator = Emulator::start(topology, taps, mirrors, core)?;
+        let watch = Watch::start(core, &emulator.tids)?;
         Ok(Self {
             topology: topology.clone(),
             watch: Mutex::new(watch),
@@ -210,6 +216,12 @@ impl Testbed {
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// How many threads the emulator has: as many as were asked for, or as the network can be cut into.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.emulator.plan.threads
     }
 
     /// The zero of the run's time: maps captures' stamps and the trace's times to each other.
@@ -307,7 +319,7 @@ impl Testbed {
             actions.extend(self.resolve(change)?);
         }
         let count = actions.len();
-        self.emulator.tell(Command::Change(at, actions))?;
+        self.emulator.change(at, actions)?;
         Ok(count)
     }
 
@@ -362,6 +374,13 @@ impl Testbed {
             });
         }
         let numbers = Numbers::of(&self.topology);
+        if let Action::Set(change) = &action {
+            for &n in &found {
+                if let Some(problem) = self.emulator.plan.refuses(numbers.link(n), change) {
+                    return Err(TestbedError::Invalid(problem));
+                }
+            }
+        }
         Ok(found.iter().map(|&n| (numbers.link(n), action.clone())).collect())
     }
 
@@ -404,7 +423,7 @@ impl Testbed {
                 "a stall of {time:?}: at most {MAX_STALL:?}"
             )));
         }
-        Ok(self.emulator.tell(Command::Stall(time))?)
+        Ok(self.emulator.tell_all(|| Command::Stall(time))?)
     }
 
     /// All counters now.
@@ -412,7 +431,7 @@ impl Testbed {
     /// # Errors
     /// When the emulator has ended or the kernel's counters cannot be read.
     pub fn counters(&self) -> Result<Counters, TestbedError> {
-        let snapshot: Snapshot = self.emulator.ask(Command::Counters)?;
+        let snapshot: Snapshot = self.emulator.snapshot()?;
         let mut cards: Vec<CardCounters> = Vec::new();
         for (host, live) in self.topology.hosts.iter().zip(&self.hosts) {
             for port in &host.ports {
@@ -454,8 +473,7 @@ impl Testbed {
                 "a trace of {records} records: at most {MAX_TRACE_RECORDS}"
             )));
         }
-        let trace = Trace::with_room(records);
-        Ok(self.emulator.tell(Command::TraceStart(trace))?)
+        Ok(self.emulator.trace_start(records)?)
     }
 
     /// Ends the recording and returns it; empty when there was none.
@@ -463,7 +481,7 @@ impl Testbed {
     /// # Errors
     /// When the emulator has ended.
     pub fn trace_stop(&self) -> Result<Trace, TestbedError> {
-        Ok(self.emulator.ask(Command::TraceStop)?.unwrap_or_default())
+        Ok(self.emulator.trace_stop()?)
     }
 
     /// Begins a run within the life of the testbed: lateness and the machine's witnesses start
@@ -472,11 +490,11 @@ impl Testbed {
     /// # Errors
     /// When the emulator has ended or a witness cannot start.
     pub fn begin(&self) -> Result<(), TestbedError> {
-        let fresh = Watch::start(self.core, &[self.emulator.tid])?;
+        let fresh = Watch::start(self.core, &self.emulator.tids)?;
         if let Ok(mut watch) = self.watch.lock() {
             *watch = fresh;
         }
-        Ok(self.emulator.tell(Command::Restart)?)
+        Ok(self.emulator.tell_all(|| Command::Restart)?)
     }
 
     /// How well the emulator did since [`Testbed::begin`] or the start.
@@ -490,7 +508,8 @@ impl Testbed {
         };
         let counters = self.counters()?;
         Ok(EmulatorReport {
-            lateness: self.emulator.ask(Command::Lateness)?,
+            mode: self.topology.mode,
+            lateness: self.emulator.lateness()?,
             not_taken: counters.ports.iter().map(|p| p.not_taken.frames).sum(),
             machine_lost: counters.machine_lost(),
             disturbed: machine.verdict(&Limits::default()),

@@ -6,7 +6,8 @@
 //!
 //! Every quantity carries its unit. Ports whose addresses are in one subnet reach each other,
 //! over the routers, on the path with the fewest links; a link with `carries` is for those
-//! subnets alone, and goes before links without. A link's parameters are the settings of
+//! subnets alone, and goes before links without. On routers each host knows the others' hardware addresses from the
+//! start; on switches hosts ask, and groups are flooded. Switches and routers are not joined by links. A link's parameters are the settings of
 //! `kuroshio_core::wan::setting`, by the same names and in the same form.
 
 use std::collections::BTreeMap;
@@ -53,6 +54,38 @@ pub const MAX_RATE_BPS: u64 = 100_000_000_000;
 pub const MAX_DELAY: PicoDuration = PicoDuration::from_secs(10);
 /// Largest queue.
 pub const MAX_QUEUE: u64 = 4 << 30;
+/// Shortest and longest departure quantum of segment mode.
+pub const QUANTUM: [PicoDuration; 2] = [PicoDuration::from_us(50), PicoDuration::from_us(100)];
+
+/// Most taps.
+pub const MAX_TAPS: usize = 64;
+/// Most threads of the emulator.
+pub const MAX_THREADS: u64 = 16;
+
+/// How frames pass between hosts and emulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Each frame alone, at its exact time.
+    #[default]
+    Frame,
+    /// Hosts give and take superframes. In between, each segment is a frame with its exact times; what departs to a
+    /// host within one quantum is handed over together.
+    Segment {
+        /// The departure quantum.
+        quantum: PicoDuration,
+    },
+}
+
+impl Mode {
+    /// Its name in files and results: `frame` or `segment`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Segment { .. } => "segment",
+        }
+    }
+}
 
 /// Why a topology is refused: where, and what would be valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,13 +120,30 @@ pub struct Topology {
     pub name: String,
     /// Seed of the links' losses: the same seed loses the same frames of the same sequence.
     pub seed: u64,
+    /// How frames pass between hosts and emulator.
+    pub mode: Mode,
+    /// Threads of the emulator that were asked for.
+    pub threads: usize,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// The routers' names.
+    /// The routers' names, and behind them the switches'.
     pub routers: Vec<String>,
+    /// How many of them are switches.
+    pub switches: usize,
     /// The links.
     pub links: Vec<Link>,
+    /// Copies of what passes somewhere.
+    pub taps: Vec<Mirror>,
     pub(crate) paths: Vec<Path>,
+}
+
+/// What is attached in place of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// An interface that exists.
+    Interface,
+    /// A TAP device that the testbed makes.
+    Tap,
 }
 
 /// A host.
@@ -101,6 +151,8 @@ pub struct Topology {
 pub struct Host {
     /// Its name.
     pub name: String,
+    /// Not a namespace of the testbed but a device of the machine, named as the port.
+    pub attached: Option<Attached>,
     /// Kernel parameters of its namespace, all of `net.*`.
     pub sysctl: BTreeMap<String, String>,
     /// Its ports.
@@ -118,7 +170,7 @@ pub struct Port {
     pub wire: LineRate,
     /// Its addresses.
     pub addresses: Vec<Net>,
-    /// Index of the router at the other end.
+    /// Index of the router or switch at the other end.
     pub router: usize,
     /// Queue of the host's card.
     pub queue: FrameBytes,
@@ -137,6 +189,17 @@ pub struct PortShaper {
     pub spacing: Spacing,
     /// Its queue.
     pub queue: FrameBytes,
+}
+
+/// A TAP device in a host that shows what passes a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// The device's name.
+    pub name: String,
+    /// Index of the host in which it is.
+    pub host: usize,
+    /// A link, one of its directions, or a port.
+    pub at: String,
 }
 
 /// A link: two directions between two routers.
@@ -193,6 +256,12 @@ impl Topology {
         let mut topology = raw.check(folder)?;
         topology.paths = path::all(&topology)?;
         Ok(topology)
+    }
+
+    /// Whether a router, by its index, is a switch.
+    #[must_use]
+    pub fn is_switch(&self, router: usize) -> bool {
+        router >= self.routers.len().saturating_sub(self.switches)
     }
 
     /// All ports with their numbers' order: by host, then by port.
@@ -266,7 +335,8 @@ impl Topology {
     /// The addresses that a port reaches, with the number of the port that has each.
     pub(crate) fn neighbours(&self, port: usize) -> Vec<(IpAddr, usize)> {
         let ports: Vec<&Port> = self.ports().map(|(_, p)| p).collect();
-        let Some(own) = ports.get(port) else {
+        // On a switch, hosts ask.
+        let Some(own) = ports.get(port).filter(|p| !self.is_switch(p.router)) else {
             return Vec::new();
         };
         ports
@@ -282,6 +352,8 @@ impl Topology {
 
 /// Parsed quantities' defaults.
 pub(crate) mod default {
+    /// Departure quantum of segment mode.
+    pub const QUANTUM: &str = "64us";
     /// A host's port.
     pub const MTU: &str = "1500B";
     pub const WIRE: &str = "1Gbps";

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
             "a_change_of_capacity_takes_effect",
             a_change_of_capacity_takes_effect,
         ),
+        ("values_are_those_of_now", values_are_those_of_now),
         ("a_stall_shows_in_the_lateness", a_stall_shows_in_the_lateness),
         ("faults_do_what_they_say", faults_do_what_they_say),
         ("the_trace_is_exact", the_trace_is_exact),
@@ -223,6 +224,35 @@ fn drops_are_counted_and_frames_conserved() {
         }
         arrived == west.delivered.frames
     });
+}
+
+fn values_are_those_of_now() {
+    let tb = up(
+        "",
+        "capacity = \"500Mbps\"\none_way_delay = \"1ms\"\n[[link.schedule]]\nat = \"1ms\"\nloss = \"1%\"",
+    );
+    let values = || {
+        let counters = tb.counters().expect("counters");
+        let links = counters.links.iter().map(|l| (l.values.expect("made"), l.cut));
+        links.collect::<Vec<_>>()
+    };
+    // Without a single frame, the schedule's step is made.
+    wait_for("the schedule's step", || {
+        values()[0].0.loss != kuroshio_core::wan::Loss::NONE
+    });
+    tb.set_capacity("sea:a>b", BitRate::from_mbps(200)).expect("set");
+    tb.apply(&Change::OneWayDelay("sea".into(), PicoDuration::from_ms(3)))
+        .expect("set");
+    tb.apply(&Change::Cut("sea:b>a".into())).expect("cut");
+    wait_for("the changes", || values()[1].1);
+    let now = values();
+    assert_eq!(now[0].0.rate, BitRate::from_mbps(200));
+    assert_eq!(now[1].0.rate, BitRate::from_mbps(500));
+    assert!(
+        now.iter()
+            .all(|(v, _)| v.one_way_delay == PicoDuration::from_ms(3))
+    );
+    assert!(!now[0].1);
 }
 
 fn a_change_of_capacity_takes_effect() {

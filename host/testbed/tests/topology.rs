@@ -199,3 +199,64 @@ fn routers_without_a_way_are_refused() {
     let error = Topology::from_toml(text).expect_err("no link").to_string();
     assert!(error.contains("no links join"), "{error}");
 }
+
+#[test]
+fn switches_and_routers_are_kept_apart() {
+    let text = |node: &str, link: &str| {
+        format!(
+            "name = \"x\"\n[[switch]]\nname = \"s\"\n[[switch]]\nname = \"t\"\n[[router]]\nname = \"r\"\n\
+             [[host]]\nname = \"h\"\n[[host.port]]\nname = \"p\"\naddress = \"10.0.0.1/24\"\n{node}\n\
+             [[link]]\nname = \"l\"\ncapacity = \"1Gbps\"\none_way_delay = \"1ms\"\n{link}\n"
+        )
+    };
+    let good = Topology::from_toml(&text("switch = \"s\"", "between = [\"s\", \"t\"]")).expect("good");
+    assert_eq!([0, 1, 2].map(|r| good.is_switch(r)), [false, true, true]);
+    for (node, link, say) in [
+        (
+            "switch = \"s\"",
+            "between = [\"s\", \"r\"]",
+            "between a router and a switch",
+        ),
+        (
+            "switch = \"r\"",
+            "between = [\"s\", \"t\"]",
+            "no switch \"r\", but s, t",
+        ),
+        (
+            "router = \"s\"",
+            "between = [\"s\", \"t\"]",
+            "no router \"s\", but r",
+        ),
+        ("", "between = [\"s\", \"t\"]", "at a router or at a switch"),
+        (
+            "switch = \"s\"",
+            "between = [\"s\", \"t\"]\ncarries = [\"10.0.0.0/24\"]",
+            "leave carries out",
+        ),
+    ] {
+        let error = Topology::from_toml(&text(node, link)).expect_err(say).to_string();
+        assert!(error.contains(say), "{error}");
+    }
+}
+
+#[test]
+fn modes_and_threads_have_limits() {
+    let head = |line: &str| format!("name = \"x\"\n{line}\n[[host]]\nname = \"h\"\n");
+    let segment = Topology::from_toml(&head("mode = \"segment\"")).expect("good");
+    assert_eq!(segment.mode.name(), "segment");
+    assert_eq!(
+        Topology::from_toml(&head("threads = 4")).expect("good").threads,
+        4
+    );
+    for (line, say) in [
+        ("mode = \"burst\"", "frame or segment"),
+        ("quantum = \"50us\"", "segment mode only"),
+        ("mode = \"segment\"\nquantum = \"101us\"", "50us to 100us"),
+        ("mode = \"segment\"\nquantum = \"60\"", "unit"),
+        ("threads = 0", "1 to 16"),
+        ("threads = 17", "1 to 16"),
+    ] {
+        let error = Topology::from_toml(&head(line)).expect_err(say).to_string();
+        assert!(error.contains(say), "{line}: {error}");
+    }
+}

@@ -7,6 +7,7 @@
 mod chunk;
 mod peer;
 mod plan;
+mod testbed;
 mod units;
 mod wire;
 
@@ -22,6 +23,10 @@ pub const TARGETS: &[Target] = &[
     ("plan_arbiter", plan::run),
     ("messages", peer::messages),
     ("tickets", peer::tickets),
+    ("topology", testbed::topology),
+    ("capacity_trace", testbed::trace),
+    ("delay_samples", testbed::samples),
+    ("superframe", testbed::superframe),
 ];
 
 /// Runs the target called `name`.

@@ -1,10 +1,11 @@
 //! What a testbed answers, as JSON with the units in the names.
 
-use kuroshio_core::wan::{Count, StageCounters};
+use kuroshio_core::wan::{Count, Level, Limit, Loss, StageCounters};
 use serde_json::{Value, json};
 
-use crate::counters::Counters;
+use crate::counters::{Counters, LinkCounters};
 use crate::testbed::{EmulatorReport, Testbed};
+use crate::topology::Mode;
 
 pub(super) fn count(c: Count) -> Value {
     json!({ "frames": c.frames, "bytes": c.bytes.get() })
@@ -29,8 +30,16 @@ fn stage(s: &StageCounters) -> Value {
     })
 }
 
+/// The departure quantum of segment mode.
+fn quantum_ns(mode: Mode) -> Option<u64> {
+    match mode {
+        Mode::Frame => None,
+        Mode::Segment { quantum } => Some(quantum.as_ns()),
+    }
+}
+
 /// Every counter.
-pub(super) fn stats(c: &Counters) -> Value {
+pub(super) fn stats(c: &Counters, mode: Mode) -> Value {
     let links = c.links.iter().map(|l| {
         let mut value = stage(&l.stage);
         value["link"] = json!(l.name);
@@ -53,6 +62,7 @@ pub(super) fn stats(c: &Counters) -> Value {
             "pauses_sent": p.pauses_sent,
             "delivered": count(p.delivered),
             "not_taken": count(p.not_taken),
+            "grouped": count(p.grouped),
             "card_tx_dropped": p.card.tx_dropped,
             "card_rx_dropped": p.card.rx_dropped,
             "wire": stage(&p.wire),
@@ -61,10 +71,16 @@ pub(super) fn stats(c: &Counters) -> Value {
         })
     });
     json!({
+        "mode": mode.name(),
         "at_ns": c.at.as_ns(),
         "dropped_frames": c.dropped_frames(),
         "machine_lost_frames": c.machine_lost(),
         "held_frames": c.held_frames(),
+        "taps": c.taps.iter().map(|t| json!({
+            "tap": t.name, "shown": count(t.shown), "not_shown": count(t.not_shown),
+        })).collect::<Vec<_>>(),
+        "flooded": count(c.flooded),
+        "not_flooded": count(c.not_flooded),
         "links": links.collect::<Vec<_>>(),
         "shapers": shapers.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
@@ -75,6 +91,7 @@ pub(super) fn report(r: &EmulatorReport) -> Value {
     let l = &r.lateness;
     json!({
         "lateness_ns": { "p50": l.p50_ns, "p99": l.p99_ns, "p999": l.p999_ns, "max": l.max_ns },
+        "mode": r.mode.name(),
         "frames": l.frames,
         "not_taken": r.not_taken,
         "machine_lost": r.machine_lost,
@@ -82,7 +99,34 @@ pub(super) fn report(r: &EmulatorReport) -> Value {
     })
 }
 
-/// What runs. The links' values are those of the topology, not of later changes.
+/// What a link is set to now.
+fn link(l: &LinkCounters) -> Value {
+    let Some(v) = l.values else {
+        return json!({ "link": l.name });
+    };
+    let loss = match v.loss {
+        Loss::Ratio(ratio) => ratio.to_string(),
+        Loss::Gilbert { p, r, good, bad } => format!("gilbert {p} {r} {good} {bad}"),
+        Loss::Every(n) => format!("every {n}"),
+    };
+    let (bytes, frames) = match v.queue {
+        Limit::Bytes(bytes) => (Some(bytes.get()), None),
+        Limit::Frames(frames) => (None, Some(frames)),
+    };
+    json!({
+        "link": l.name,
+        "capacity_bps": v.rate.bps(),
+        "capacity_level": if v.level == Level::L1 { "l1" } else { "frame" },
+        "one_way_delay_ns": v.one_way_delay.as_ns(),
+        "queue_bytes": bytes,
+        "queue_frames": frames,
+        "loss": loss,
+        "mtu_bytes": v.mtu,
+        "cut": l.cut,
+    })
+}
+
+/// What runs; the links' values are those of this moment.
 pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
     let topology = testbed.topology();
     let descriptors = testbed.descriptors();
@@ -97,22 +141,14 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
         });
         json!({ "host": host.name, "netns_fd": fd, "ports": ports.collect::<Vec<_>>() })
     });
-    let directions = topology.links.iter().flat_map(|l| &l.wan);
-    let links = topology
-        .link_names()
-        .into_iter()
-        .zip(directions)
-        .map(|(name, d)| {
-            json!({
-                "link": name,
-                "capacity_bps": d.rate.mean().bps(),
-                "one_way_delay_ns": d.one_way_delay.as_ns(),
-            })
-        });
+    let counters = testbed.counters()?;
+    let links = counters.links.iter().map(link);
     Ok(json!({
         "topology": topology.name,
         "seed": topology.seed,
-        "mode": "frame",
+        "mode": topology.mode.name(),
+        "threads": testbed.threads(),
+        "quantum_ns": quantum_ns(topology.mode),
         "at_ns": testbed.epoch().pico_now().as_ns(),
         "hosts": hosts.collect::<Vec<_>>(),
         "links": links.collect::<Vec<_>>(),

@@ -174,7 +174,7 @@ impl Session {
             Verb::Stats => self
                 .testbed
                 .counters()
-                .map(|c| answer::stats(&c))
+                .map(|c| answer::stats(&c, self.testbed.topology().mode))
                 .map_err(Refusal::from),
             Verb::Set => self.set(&request),
             Verb::Down => self

@@ -4,15 +4,20 @@
 //! is the departure from the one before it, to the picosecond, however late the engine runs.
 //! At one instant: changes first, then stages in the order of their numbers.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kuroshio_core::units::{FrameBytes, PicoTime};
-use kuroshio_core::wan::{Count, DropCause, Limit, StageCounters};
+use kuroshio_core::wan::{Cargo as _, Count, DropCause, Limit, StageCounters};
 use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
 use kuroshio_port::look;
 
+use super::exchange::{Exchange, Handed};
+use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
 use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
+use super::switch::{Next, Switches, Whither};
 use super::tourney::Tourney;
 use super::trace::{Fate, Point, Trace, TraceRecord};
 use crate::topology::Topology;
@@ -25,6 +30,9 @@ const SMALL: usize = 256;
 
 const NO_PATH: u16 = u16::MAX;
 
+/// In place of a path's number: to every port of the switches' domain.
+const FLOOD: u16 = u16::MAX - 1;
+
 /// What happened to frames outside of the stages, by port.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PortCounts {
@@ -35,6 +43,30 @@ pub(super) struct PortCounts {
     pub not_taken: Count,
     /// PAUSE frames that the host sent.
     pub pauses: Count,
+}
+
+impl PortCounts {
+    /// Counts what was written to a port, or what its host's kernel had no room for.
+    pub fn written(&mut self, taken: bool, what: Count) {
+        let counts = if taken {
+            &mut self.delivered
+        } else {
+            &mut self.not_taken
+        };
+        counts.frames += what.frames;
+        counts.bytes += what.bytes;
+    }
+}
+
+/// Where frames leave the network: it counts what was written.
+pub(super) trait Exit {
+    /// A frame leaves to a port at an exact time.
+    fn leave(&mut self, counts: &mut PortCounts, port: usize, at: PicoTime, len: FrameBytes, frame: Frame);
+
+    /// A frame passes a place that a tap shows.
+    fn mirror(&mut self, tap: usize, len: FrameBytes, frame: &Frame) {
+        let _ = (tap, len, frame);
+    }
 }
 
 pub(super) struct Engine {
@@ -54,14 +86,39 @@ pub(super) struct Engine {
     lines: Vec<LineRate>,
     /// The port of every stage that is a drain.
     drains: Vec<(usize, usize)>,
+    share: Share,
+    switches: Switches,
+    /// By stage: the taps that show what leaves it.
+    mirrors: Vec<Vec<usize>>,
+    /// Copies that switches made, and those for which there was no memory.
+    pub flooded: [Count; 2],
+}
+
+/// This engine's part of a network that several threads share: stages of other threads are there and never used, but a
+/// link that leads here stands for the frames that its thread handed over.
+struct Share {
+    own: usize,
+    plan: Arc<Plan>,
+    exchange: Arc<Exchange>,
+    /// By stage: frames that have left a link of another thread, in order.
+    came: Vec<VecDeque<Handed>>,
+    /// By thread: frames that are to be handed over.
+    goes: Vec<Vec<Handed>>,
+    /// Frames handed over and taken so far.
+    given: u64,
+    taken: u64,
 }
 
 impl Engine {
-    pub fn new(topology: &Topology) -> Self {
+    /// The part of a network that thread `own` of the plan has.
+    pub fn new(topology: &Topology, plan: &Arc<Plan>, exchange: &Arc<Exchange>, own: usize) -> Self {
         let numbers = Numbers::of(topology);
         let shapers = shaper_stages(topology);
         let drains = drain_stages(topology);
-        let stages = build(topology);
+        let mut stages = build(topology);
+        for (stage, ahead) in stages.iter_mut().zip(&plan.ahead) {
+            stage.ahead = *ahead;
+        }
         let mut table = vec![NO_PATH; numbers.ports * numbers.ports];
         let mut paths = Vec::with_capacity(topology.paths.len());
         for path in &topology.paths {
@@ -75,10 +132,29 @@ impl Engine {
             }
             paths.push((way, path.to));
         }
-        let pool = Pool::new(MAX_POOL_BYTES);
-        prepare(&pool, topology);
+        let mut due = Tourney::new(stages.len());
+        for (stage, there) in stages.iter_mut().enumerate() {
+            // A schedule begins with the run, not with the first frame.
+            if plan.stages.get(stage) == Some(&own) {
+                due.set(stage, there.next_wakeup_ps());
+            }
+        }
+        let pool = Pool::new(own, MAX_POOL_BYTES / plan.threads);
+        prepare(&pool, topology, plan.threads);
         Self {
-            due: Tourney::new(stages.len()),
+            due,
+            share: Share {
+                own,
+                plan: Arc::clone(plan),
+                exchange: Arc::clone(exchange),
+                came: stages.iter().map(|_| VecDeque::new()).collect(),
+                goes: (0..plan.threads).map(|_| Vec::new()).collect(),
+                given: 0,
+                taken: 0,
+            },
+            switches: Switches::new(topology),
+            mirrors: mirrors(topology, stages.len()),
+            flooded: [Count::default(); 2],
             stages,
             ports: vec![PortCounts::default(); numbers.ports],
             trace: None,
@@ -98,6 +174,11 @@ impl Engine {
     /// Memory for the next frame of a port.
     pub fn room_for(&self, port: usize) -> Option<Frame> {
         self.pool.take(*self.longest.get(port)?)
+    }
+
+    /// Memory for a frame of so many bytes.
+    pub fn room(&self, len: usize) -> Option<Frame> {
+        self.pool.take(len)
     }
 
     /// Counts a frame for which there was no memory.
@@ -120,7 +201,7 @@ impl Engine {
             self.hold(at, port, quanta);
             return;
         }
-        let Some(path) = self.route(port, frame.bytes()) else {
+        let Some(path) = self.route(at, port, frame.bytes()) else {
             if let Some(counts) = self.ports.get_mut(port) {
                 counts.unrouted.add(len);
             }
@@ -129,14 +210,16 @@ impl Engine {
         if frame.bytes().len() <= SMALL
             && let Some(mut small) = self.pool.take(frame.bytes().len())
         {
-            small.set_len(frame.bytes().len());
-            small.bytes_mut().copy_from_slice(frame.bytes());
+            let len = frame.bytes().len();
+            small.room()[..len].copy_from_slice(frame.bytes());
+            small.set_len(len);
+            small.set_meta(frame.meta());
             frame = small;
         }
         let mut meta = Meta {
             path,
             from: u16::try_from(port).unwrap_or(u16::MAX),
-            ..Meta::default()
+            ..frame.meta()
         };
         if self.trace.is_some() {
             let seen = look(frame.bytes(), frame.bytes().len());
@@ -169,14 +252,45 @@ impl Engine {
         }
     }
 
-    fn route(&self, from: usize, bytes: &[u8]) -> Option<u16> {
+    fn route(&mut self, at: PicoTime, from: usize, bytes: &[u8]) -> Option<u16> {
         let mac: [u8; 6] = bytes.get(..6)?.try_into().ok()?;
+        let whither = self.switches.whither(at, from, bytes);
         let to = usize::from(u16::from_be_bytes([mac[4], mac[5]]));
-        if mac != crate::host::mac_of(to) || to >= self.ports.len() {
-            return None;
-        }
+        let to = match whither {
+            _ if mac == crate::host::mac_of(to) && to < self.ports.len() => to,
+            Some(Whither::Port(port)) => port,
+            Some(Whither::Everywhere) => return Some(FLOOD),
+            Some(Whither::Nowhere) | None => return None,
+        };
         let path = *self.table.get(from * self.ports.len() + to)?;
         (path != NO_PATH).then_some(path)
+    }
+
+    /// A flooded frame has passed a stage.
+    fn flood(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
+        match self.switches.after(stage) {
+            Next::Stage(next) => self.offer(next, at, len, frame),
+            Next::Leave(port) => {
+                if let Some(counts) = self.ports.get_mut(port) {
+                    write.leave(counts, port, at, len, frame);
+                }
+            }
+            Next::Copies(stages) => {
+                if let Some((last, others)) = stages.split_last() {
+                    for next in others {
+                        match frame.copy() {
+                            Some(copy) => {
+                                self.flooded[0].add(len);
+                                self.offer(*next, at, len, copy);
+                            }
+                            None => self.flooded[1].add(len),
+                        }
+                    }
+                    self.offer(*last, at, len, frame);
+                }
+            }
+            Next::Nothing => {}
+        }
     }
 
     fn offer(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame) {
@@ -232,8 +346,8 @@ impl Engine {
     }
 
     /// Works off the next event if it is due by `now`: frames that leave the network go to
-    /// `write(port, exact time, frame)`. `false` when nothing was due.
-    pub fn step(&mut self, now: PicoTime, write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool) -> bool {
+    /// `write`. `false` when nothing was due.
+    pub fn step(&mut self, now: PicoTime, write: &mut impl Exit) -> bool {
         if self.next_ps() > now.as_ps() {
             return false;
         }
@@ -248,6 +362,14 @@ impl Engine {
             return true;
         }
         let at = PicoTime::from_ps(due);
+        if let Some(handed) = self.share.came.get_mut(stage).and_then(VecDeque::pop_front) {
+            let next = self.share.came[stage].front();
+            self.due.set(stage, next.map_or(u64::MAX, |h| h.at.as_ps()));
+            self.share.taken += 1;
+            let frame = self.pool.adopt(handed.inner);
+            self.onward(stage, handed.at, handed.len, frame, write);
+            return true;
+        }
         while let Some(departure) = self.stages.get_mut(stage).and_then(|s| s.poll(at)) {
             self.forward(stage, departure.at, departure.len, departure.token, write);
         }
@@ -265,19 +387,52 @@ impl Engine {
         at: PicoTime,
         len: FrameBytes,
         mut frame: Frame,
-        write: &mut impl FnMut(usize, PicoTime, &Frame) -> bool,
+        write: &mut impl Exit,
     ) {
         let mut meta = frame.meta();
         if let Some(there) = self.stages.get_mut(stage) {
-            if let Some(faults) = there.faults() {
+            if let Some(faults) = there.faults().filter(|f| f.damages()) {
                 faults.damage(frame.bytes_mut());
             }
             if let Some(point) = there.output {
                 self.note(at, point, Fate::Passed, len, meta);
             }
         }
+        for &tap in self.mirrors.get(stage).map_or(&[][..], Vec::as_slice) {
+            write.mirror(tap, len, &frame);
+        }
         meta.hop += 1;
         frame.set_meta(meta);
+        let Share {
+            own,
+            plan,
+            goes,
+            given,
+            ..
+        } = &mut self.share;
+        if plan.ahead.get(stage).is_some_and(Option::is_some) && plan.leads_to[stage] != *own {
+            if let Some(inner) = frame.detach() {
+                *given += 1;
+                let handed = Handed {
+                    at,
+                    stage,
+                    len,
+                    inner,
+                };
+                goes[plan.leads_to[stage]].push(handed);
+            }
+            return;
+        }
+        self.onward(stage, at, len, frame, write);
+    }
+
+    /// A frame goes to the next stage of its path, or leaves.
+    fn onward(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
+        let meta = frame.meta();
+        if meta.path == FLOOD {
+            self.flood(stage, at, len, frame, write);
+            return;
+        }
         let Some((way, to)) = self.paths.get(usize::from(meta.path)) else {
             return;
         };
@@ -286,14 +441,56 @@ impl Engine {
             return;
         }
         let to = *to;
-        let taken = write(to, at, &frame);
         if let Some(counts) = self.ports.get_mut(to) {
-            if taken {
-                counts.delivered.add(len);
-            } else {
-                counts.not_taken.add(len);
-            }
+            write.leave(counts, to, at, len, frame);
         }
+    }
+
+    /// Takes what other threads have handed over; events up to the time that is returned may be done.
+    pub fn receive(&mut self) -> PicoTime {
+        let Self { share, due, pool, .. } = self;
+        let Share {
+            own, exchange, came, ..
+        } = share;
+        for memory in exchange.come_home(*own) {
+            pool.give_back(memory);
+        }
+        exchange.take(*own, |handed| {
+            let Some(row) = came.get_mut(handed.stage) else {
+                return;
+            };
+            if row.is_empty() {
+                due.set(handed.stage, handed.at.as_ps());
+            }
+            row.push_back(handed);
+        })
+    }
+
+    /// Hands over what goes to other threads, and tells them that everything up to `limit` is done, or as much as is.
+    pub fn publish(&mut self, limit: PicoTime) {
+        let next = self.next_ps();
+        let Share {
+            own, exchange, goes, ..
+        } = &mut self.share;
+        for (to, frames) in goes.iter_mut().enumerate() {
+            exchange.give(*own, to, frames);
+        }
+        let done = limit.as_ps().min(next.saturating_sub(1));
+        exchange.promise(*own, PicoTime::from_ps(done));
+        let mut strays: Vec<Vec<_>> = goes.iter().map(|_| Vec::new()).collect();
+        self.pool.strays(|home, inner| {
+            if let Some(row) = strays.get_mut(home) {
+                row.push(inner);
+            }
+        });
+        for (home, memory) in strays.iter_mut().enumerate().filter(|(_, m)| !m.is_empty()) {
+            exchange.send_home(*own, home, memory);
+        }
+    }
+
+    /// Frames handed to other threads, and taken from them.
+    pub fn handed(&self) -> [u64; 2] {
+        [self.share.given, self.share.taken]
     }
 
     /// The counters of a stage.
@@ -311,8 +508,32 @@ fn pause_asked(frame: &[u8]) -> Option<u16> {
     pause_quanta(&view)
 }
 
+/// The taps by the stages behind which they are: a link's, or of a port what its host sent and what it is given.
+fn mirrors(topology: &Topology, stages: usize) -> Vec<Vec<usize>> {
+    let numbers = Numbers::of(topology);
+    let drains = drain_stages(topology);
+    let mut all = vec![Vec::new(); stages];
+    for (number, tap) in topology.taps.iter().enumerate() {
+        let mut places: Vec<usize> = topology
+            .link_numbers(&tap.at)
+            .iter()
+            .map(|l| numbers.link(*l))
+            .collect();
+        if let Some(port) = topology.port_number(&tap.at).filter(|_| places.is_empty()) {
+            let last = drains.get(port).copied().flatten();
+            places = vec![numbers.own_wire(port), last.unwrap_or(numbers.egress(port))];
+        }
+        for place in places {
+            if let Some(taps) = all.get_mut(place) {
+                taps.push(number);
+            }
+        }
+    }
+    all
+}
+
 /// Makes memory for what can be in flight and in queues, as far as the limit goes.
-fn prepare(pool: &Pool, topology: &Topology) {
+fn prepare(pool: &Pool, topology: &Topology, threads: usize) {
     let longest = topology
         .ports()
         .map(|(_, p)| p.mtu_bytes as usize + 18)
@@ -335,7 +556,7 @@ fn prepare(pool: &Pool, topology: &Topology) {
         .filter_map(|(_, p)| p.shaper)
         .map(|s| s.queue.get())
         .fold(0, u64::saturating_add);
-    let bytes = links.saturating_add(shapers).min(PREPARED_BYTES);
+    let bytes = links.saturating_add(shapers).min(PREPARED_BYTES) / threads as u64;
     let frames = usize::try_from(bytes / (longest as u64 + 1)).unwrap_or(0) + 64;
     pool.prepare(longest, frames);
     pool.prepare(SMALL, frames);

@@ -37,10 +37,15 @@ impl Faults {
         false
     }
 
+    /// Whether frames that leave may be damaged.
+    pub fn damages(&self) -> bool {
+        self.corrupt_next.is_some() || self.corrupt_every.is_some()
+    }
+
     /// Damages the frame that leaves the link if it is its turn. Frames without payload are let
     /// pass and not counted.
     pub fn damage(&mut self, frame: &mut [u8]) {
-        if self.corrupt_next.is_none() && self.corrupt_every.is_none() {
+        if !self.damages() {
             return;
         }
         let payload = kuroshio_port::look(frame, frame.len()).payload_len as usize;

@@ -9,7 +9,7 @@ const BUCKETS: usize = SUB * (64 - SUB_BITS as usize + 1);
 
 /// Lateness of the frames that were written.
 #[derive(Debug, Clone)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     counts: Vec<u64>,
     total: u64,
     max_ns: u64,
@@ -45,6 +45,15 @@ impl Histogram {
         }
         self.total += 1;
         self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds what another has counted.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.total += other.total;
+        self.max_ns = self.max_ns.max(other.max_ns);
     }
 
     pub fn clear(&mut self) {

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use kuroshio_core::wan::Cargo;
+use kuroshio_port::segment::{Partial, complete};
 
 /// Bytes of a frame's memory, by size.
 const SIZES: [usize; 3] = [256, 2048, 9344];
@@ -28,9 +29,14 @@ pub(super) struct Meta {
     pub dst_port: u16,
     /// Bytes after the transport header, when a trace is running.
     pub payload: u16,
+    /// A checksum that is still to be made (segment mode). Whoever changes the frame makes it first.
+    pub partial: Option<Partial>,
 }
 
-struct Inner {
+/// The memory of a frame.
+pub(super) struct Inner {
+    /// The thread to whose pool it belongs.
+    home: usize,
     meta: Meta,
     len: usize,
     data: Box<[u8]>,
@@ -56,11 +62,22 @@ impl Frame {
             .unwrap_or(&[])
     }
 
+    /// The frame to be changed, with all of its checksums made: a change can then be noticed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.complete();
         self.inner
             .as_mut()
             .and_then(|i| i.data.get_mut(..i.len))
             .unwrap_or(&mut [])
+    }
+
+    /// Makes the checksum that was left to be made.
+    fn complete(&mut self) {
+        if let Some(Inner { meta, len, data, .. }) = &mut self.inner
+            && let Some(partial) = meta.partial.take()
+        {
+            complete(data.get_mut(..*len).unwrap_or(&mut []), partial);
+        }
     }
 
     /// All the memory, to be filled; [`Frame::set_len`] then says how far.
@@ -85,6 +102,13 @@ impl Frame {
     }
 }
 
+impl Frame {
+    /// The memory without the frame around it, to be handed to another thread.
+    pub fn detach(mut self) -> Option<Inner> {
+        self.inner.take()
+    }
+}
+
 impl Cargo for Frame {
     fn bytes(&self) -> &[u8] {
         Frame::bytes(self)
@@ -95,6 +119,7 @@ impl Cargo for Frame {
     }
 
     fn resize(&mut self, len: usize) -> bool {
+        self.complete();
         if self.inner.as_ref().is_some_and(|i| len <= i.data.len()) {
             self.set_len(len);
             return true;
@@ -119,7 +144,7 @@ impl Frame {
     fn fill(&mut self, from: &Frame, len: usize) {
         self.set_len(len);
         self.set_meta(from.meta());
-        if let Some(front) = self.bytes_mut().get_mut(..from.bytes().len()) {
+        if let Some(front) = self.room().get_mut(..from.bytes().len()) {
             front.copy_from_slice(from.bytes());
         }
     }
@@ -135,14 +160,19 @@ impl Drop for Frame {
 
 /// The free lists.
 pub(super) struct Pool {
+    number: usize,
+    /// Memory of other threads' pools that is to go home.
+    strays: RefCell<Vec<Inner>>,
     free: [RefCell<Vec<Inner>>; 3],
     made: Cell<usize>,
     limit: usize,
 }
 
 impl Pool {
-    pub fn new(limit: usize) -> Rc<Self> {
+    pub fn new(number: usize, limit: usize) -> Rc<Self> {
         Rc::new(Self {
+            number,
+            strays: RefCell::default(),
             free: Default::default(),
             made: Cell::new(0),
             limit,
@@ -161,7 +191,10 @@ impl Pool {
         let size = size_for(len)?;
         let recycled = self.free[size].borrow_mut().pop();
         let inner = match recycled {
-            Some(inner) => inner,
+            Some(inner) => Inner {
+                meta: Meta::default(),
+                ..inner
+            },
             None => self.make(size)?,
         };
         Some(Frame {
@@ -177,6 +210,7 @@ impl Pool {
         }
         self.made.set(self.made.get() + bytes);
         Some(Inner {
+            home: self.number,
             meta: Meta::default(),
             len: 0,
             // Not zero: zeroed memory would be mapped at its first use, in the run.
@@ -184,7 +218,27 @@ impl Pool {
         })
     }
 
-    fn give_back(&self, inner: Inner) {
+    /// A frame in memory of any thread's pool.
+    pub fn adopt(self: &Rc<Self>, inner: Inner) -> Frame {
+        Frame {
+            inner: Some(inner),
+            pool: Rc::clone(self),
+        }
+    }
+
+    /// Passes on memory of other threads, with the thread that it belongs to.
+    pub fn strays(&self, mut each: impl FnMut(usize, Inner)) {
+        for inner in self.strays.borrow_mut().drain(..) {
+            each(inner.home, inner);
+        }
+    }
+
+    /// Takes memory back.
+    pub fn give_back(&self, inner: Inner) {
+        if inner.home != self.number {
+            self.strays.borrow_mut().push(inner);
+            return;
+        }
         if let Some(size) = size_for(inner.data.len()) {
             self.free[size].borrow_mut().push(inner);
         }
@@ -201,7 +255,7 @@ mod tests {
 
     #[test]
     fn memory_comes_back_and_the_limit_holds() {
-        let pool = Pool::new(2048 * 2);
+        let pool = Pool::new(0, 2048 * 2);
         let a = pool.take(1518).expect("first");
         let b = pool.take(1518).expect("second");
         assert!(pool.take(1518).is_none());
@@ -217,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_frame_grows_into_larger_memory_and_is_copied() {
-        let pool = Pool::new(1 << 20);
+        let pool = Pool::new(0, 1 << 20);
         let mut frame = pool.take(256).expect("small");
         frame.set_len(256);
         frame.bytes_mut().copy_from_slice(&[9; 256]);

@@ -4,7 +4,7 @@ use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, WireBytes};
 use kuroshio_core::wan::{
     Departure, DrainPort, Dropped, PauseRequest, PortWire, Shaper, ShaperConfig, Stage as _, StageCounters,
-    WanChange, WanLink,
+    WanChange, WanLink, WanValues,
 };
 use kuroshio_core::wire::{FRAME_MIN, LineRate, PREAMBLE, pause_time};
 
@@ -27,6 +27,8 @@ pub(super) struct Stage {
     pub input: Point,
     /// How its output is called in a trace, where that is not the next one's input.
     pub output: Option<Point>,
+    /// How long before its arrival a frame is handed to another thread.
+    pub ahead: Option<PicoDuration>,
 }
 
 macro_rules! each {
@@ -54,10 +56,17 @@ impl Stage {
     }
 
     pub fn poll(&mut self, now: PicoTime) -> Option<Departure<Frame>> {
+        if let (Some(ahead), Kind::Link(link)) = (self.ahead, &mut self.kind) {
+            return link.0.poll_ahead(now, now + ahead);
+        }
         each!(self, stage => stage.poll(now))
     }
 
     pub fn next_wakeup_ps(&mut self) -> u64 {
+        if let (Some(ahead), Kind::Link(link)) = (self.ahead, &self.kind) {
+            let next = link.0.next_wakeup_ahead(ahead);
+            return next.map_or(u64::MAX, PicoTime::as_ps);
+        }
         each!(self, stage => stage.next_wakeup()).map_or(u64::MAX, PicoTime::as_ps)
     }
 
@@ -68,6 +77,14 @@ impl Stage {
     pub fn faults(&mut self) -> Option<&mut Faults> {
         match &mut self.kind {
             Kind::Link(link) => Some(&mut link.1),
+            _ => None,
+        }
+    }
+
+    /// What a link is set to now, and whether it is cut.
+    pub fn values(&self) -> Option<(WanValues, bool)> {
+        match &self.kind {
+            Kind::Link(link) => Some((link.0.values(), link.1.cut)),
             _ => None,
         }
     }
@@ -212,11 +229,13 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
         kind: Kind::Wire(PortWire::new(p.wire, p.queue)),
         input: Point::PortIn(n),
         output: None,
+        ahead: None,
     });
     let egress = numbered().map(|(n, p)| Stage {
         kind: Kind::Wire(PortWire::new(p.wire, p.egress_queue)),
         input: Point::EgressIn(n),
         output: p.drain.is_none().then_some(Point::PortOut(n)),
+        ahead: None,
     });
     let directions = topology.links.iter().flat_map(|l| l.wan.clone());
     let links = (0u16..).zip(directions).map(|(n, config)| Stage {
@@ -226,6 +245,7 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
         ))),
         input: Point::LinkIn(n),
         output: Some(Point::LinkOut(n)),
+        ahead: None,
     });
     let shapers = numbered().filter_map(|(n, p)| {
         let shaper = p.shaper?;
@@ -237,6 +257,7 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
             })),
             input: Point::ShaperIn(n),
             output: None,
+            ahead: None,
         })
     });
     let drains = numbered().filter_map(|(n, p)| {
@@ -244,6 +265,7 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
             kind: Kind::Drain(Box::new(DrainPort::new(p.drain?))),
             input: Point::CardIn(n),
             output: Some(Point::PortOut(n)),
+            ahead: None,
         })
     });
     own.chain(egress)
