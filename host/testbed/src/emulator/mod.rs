@@ -5,7 +5,7 @@
 //! hosts ------------------------------------> engine ---------------------------------------------> hosts
 //!                                              ^ commands
 //! loop: work off what is due; read what has come; nothing due within 500 us: sleep, else spin
-//! (60 us without a core of its own)
+//! (60 us without a core of its own, nothing on a machine with one core)
 //! ```
 //!
 //! The thread is bound to a core of its own, never allocates per frame, and reads a card eagerly
@@ -27,7 +27,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kuroshio_clock::{Epoch, SPIN_ALONE_NS, SPIN_NS, now_ns, pin_to_core, thread_id};
+use kuroshio_clock::{Epoch, exact_sleep, now_ns, pin_to_core, spin_ns, thread_id};
 use kuroshio_core::units::PicoTime;
 use kuroshio_core::wan::{Count, StageCounters};
 use kuroshio_port::Tap;
@@ -100,7 +100,7 @@ impl Emulator {
         let thread = std::thread::Builder::new()
             .name("emulator".into())
             .spawn(move || {
-                let pinned = core.map_or(Ok(()), pin_to_core);
+                let pinned = core.map_or(Ok(()), pin_to_core).and_then(|()| exact_sleep());
                 let fds: Vec<i32> = taps
                     .iter()
                     .map(|t| t.as_fd().as_raw_fd())
@@ -111,7 +111,8 @@ impl Emulator {
                         let engine = Engine::new(&topology);
                         let epoch = Epoch::now();
                         let _ = tell.send(Ok((thread_id(), epoch)));
-                        let spin_ns = if core.is_some() { SPIN_ALONE_NS } else { SPIN_NS };
+                        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                        let spin_ns = spin_ns(core.is_some(), cores);
                         Loop::new(engine, taps, epoll, theirs, receiver, epoch, spin_ns).run();
                     }
                     Err(e) => {
