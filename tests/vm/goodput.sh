@@ -115,7 +115,7 @@ capacity = "${rate_mbps}Mbps"
 one_way_delay = "${delay_ms}ms"
 queue = "${queue_bytes}B"
 END
-    "$kuroshio" testbed up "$work/topology.toml" >&2
+    "$kuroshio" testbed up "$work/topology.toml" >/dev/null
     # The qdiscs run in the kernel, before every program; so the emulator's thread does.
     for thread in /proc/[0-9]*/task/[0-9]*; do
         if [ "$(cat "$thread/comm" 2>/dev/null)" = emulator ]; then chrt -f -p 1 "${thread##*/}" && found=1; fi
@@ -133,5 +133,5 @@ our_path
 measure kuroshio "$kuroshio testbed exec left --" "$kuroshio testbed exec right --"
 "$kuroshio" testbed stats --json >"$work/stats.json"
 "$kuroshio" testbed status --json >"$work/status.json"
-"$kuroshio" testbed down >&2
+"$kuroshio" testbed down >/dev/null
 cp "$work"/*.json "$work"/kernel.txt /run/out/
