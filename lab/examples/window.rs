@@ -134,7 +134,9 @@ fn read(words: &[String]) -> Option<(Path, u64)> {
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((path, seconds)) = read(&words) else {
-        eprintln!("window: CONTROL SECONDS RATE_MBPS ONE_WAY_DELAY_MS NTH..., such as: bic 10 200 50 500 20000");
+        eprintln!(
+            "window: CONTROL SECONDS RATE_MBPS ONE_WAY_DELAY_MS NTH..., such as: bic 10 200 50 500 20000"
+        );
         return ExitCode::from(2);
     };
     println!("{}", run(path, seconds));
