@@ -4,7 +4,7 @@ CARGO ?= cargo
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 
-.PHONY: help build demo test bench soak lint deps clean
+.PHONY: help build demo test bench soak vm-check vm-bench lint deps clean
 
 help:
 	@echo "make demo   the main job: paced copy over an emulated Pacific, with a report"
@@ -12,6 +12,7 @@ help:
 	@echo "make build  leaves target/release/kuroshio"
 	@echo "make bench  comparisons with other movers; one JSON file each in bench/results/"
 	@echo "make soak   long fault-injection runs"
+	@echo "make vm-check, vm-bench   in QEMU, virtual time: the machine itself; against netem, tbf and the kernel's modules"
 	@echo "make lint   rustfmt, clippy and rustdoc with warnings as errors"
 
 deps:
@@ -38,6 +39,17 @@ bench: build
 soak: build
 	@scripts/deps test
 	$(CARGO) test --release --locked --workspace -- --ignored --nocapture soak
+
+vm-check:
+	@scripts/deps vm
+	tests/vm/check.sh
+
+vm-bench: build
+	@scripts/deps vm
+	$(CARGO) build --locked -p kuroshio-bpf --example hold
+	$(CARGO) build --locked -p kuroshio-lab --example window
+	tests/vm/goodput.py
+	tests/vm/congestion.py --hold "$(TARGET_DIR)/debug/examples/hold" --window "$(TARGET_DIR)/debug/examples/window"
 
 lint: deps
 	$(CARGO) fmt --all --check

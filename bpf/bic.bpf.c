@@ -134,6 +134,9 @@ void BPF_PROG(bic_pkts_acked, struct sock *sk, const struct ack_sample *sample)
 {
 	struct bic *ca = ca_of(sk);
 
+	/* An ACK that ends a recovery covers a whole window: it says nothing about delayed ACKs. */
+	if (!ca_open(sk))
+		return;
 	ca->delayed_ack += sample->pkts_acked - (ca->delayed_ack >> ACK_RATIO_SHIFT);
 }
 

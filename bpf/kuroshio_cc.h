@@ -27,6 +27,7 @@ struct sock {
 } RELOCATED;
 
 struct inet_connection_sock {
+	u8 icsk_ca_state : 5;
 	u64 icsk_ca_priv[13];
 } RELOCATED;
 
@@ -57,7 +58,8 @@ struct tcp_congestion_ops {
 	void (*init)(struct sock *sk);
 };
 
-/* enum tcp_ca_state: retransmission time-out. */
+/* enum tcp_ca_state: nothing is missing; retransmission time-out. */
+#define TCP_CA_OPEN 0
 #define TCP_CA_LOSS 4
 
 extern u32 tcp_slow_start(struct tcp_sock *tp, u32 acked) __ksym;
@@ -72,6 +74,13 @@ static __always_inline struct tcp_sock *tcp_sk(struct sock *sk)
 static __always_inline void *ca_of(struct sock *sk)
 {
 	return ((struct inet_connection_sock *)sk)->icsk_ca_priv;
+}
+
+static __always_inline int ca_open(struct sock *sk)
+{
+	struct inet_connection_sock *icsk = (struct inet_connection_sock *)sk;
+
+	return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) == TCP_CA_OPEN;
 }
 
 static __always_inline u32 min_u32(u32 a, u32 b)

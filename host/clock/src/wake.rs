@@ -22,6 +22,27 @@ pub const SPIN_ALONE_NS: u64 = 500_000;
 
 const NS_PER_SEC: u64 = 1_000_000_000;
 
+/// How long a thread spins before a deadline, ns: [`SPIN_ALONE_NS`] with a core of its own; [`SPIN_NS`] when it shares
+/// `cores` with others; not at all when that is one, where spinning takes the time from those that it waits for.
+#[must_use]
+pub fn spin_ns(own_core: bool, cores: usize) -> u64 {
+    match (own_core, cores) {
+        (true, _) => SPIN_ALONE_NS,
+        (false, 0 | 1) => 0,
+        (false, _) => SPIN_NS,
+    }
+}
+
+/// Lets the kernel delay this thread's sleeps by 1 ns to join them with other wake-ups, instead of the 50 us that
+/// a thread has by default (`PR_SET_TIMERSLACK`): for deadlines before which nothing is spun.
+///
+/// # Errors
+/// What the kernel says.
+pub fn exact_sleep() -> io::Result<()> {
+    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
+    Ok(())
+}
+
 /// `CLOCK_MONOTONIC`, ns.
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -153,6 +174,23 @@ mod tests {
         assert!(now_ns() >= t);
         let past = now_ns() - 5_000;
         assert!(sleep_until(past, SPIN_NS) >= 5_000);
+    }
+
+    #[test]
+    fn spins_only_where_somebody_else_can_run() {
+        assert_eq!(spin_ns(true, 1), SPIN_ALONE_NS);
+        assert_eq!(spin_ns(false, 2), SPIN_NS);
+        assert_eq!(spin_ns(false, 1), 0);
+    }
+
+    #[test]
+    fn sleeps_are_not_joined() {
+        std::thread::spawn(|| {
+            exact_sleep().expect("a thread may set its own slack");
+            assert_eq!(rustix::thread::current_timer_slack().expect("slack"), 1);
+        })
+        .join()
+        .expect("thread");
     }
 
     #[test]

@@ -31,7 +31,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kuroshio_clock::{Epoch, SPIN_ALONE_NS, SPIN_NS, pin_to_core, thread_id};
+use kuroshio_clock::{Epoch, exact_sleep, pin_to_core, spin_ns, thread_id};
 use kuroshio_core::units::{PicoDuration, PicoTime};
 use kuroshio_core::wan::{Count, StageCounters, WanValues};
 use kuroshio_port::Tap;
@@ -123,7 +123,8 @@ impl Start {
     /// Makes the thread's part of the network, says that it stands, and runs it from the time that it is told.
     fn run(self, tell: &SyncSender<io::Result<u32>>, epoch: &Receiver<Epoch>) {
         let Self { own, core, taps, .. } = self;
-        let pinned = core.map_or(Ok(()), pin_to_core);
+        let pinned = core.map_or(Ok(()), pin_to_core).and_then(|()| exact_sleep());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut fds = Cards::descriptors(&taps);
         fds.push((taps.len(), self.wake.as_raw_fd()));
         let epoll = match pinned.and_then(|()| sys::epoll_of(&fds)) {
@@ -142,7 +143,7 @@ impl Start {
             epoll,
             wake: self.wake,
             commands: self.commands,
-            spin_ns: if core.is_some() { SPIN_ALONE_NS } else { SPIN_NS },
+            spin_ns: spin_ns(core.is_some(), cores),
             lead: self.exchange.shortest_lead(own),
         }
         .run();

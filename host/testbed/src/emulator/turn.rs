@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! loop: take what other threads handed over; work off what is due; hand over; read what has come;
-//!       nothing due within 500 us: sleep, else spin (60 us without a core of its own)
+//!       nothing due within 500 us: sleep, else spin (60 us without a core of its own, nothing on a machine with one core)
 //! ```
 //!
 //! With other threads, events are done up to their promises only, and no sleep is longer than half of the shortest lead
