@@ -28,6 +28,8 @@ const OTHERS: Token = u64::MAX;
 
 /// A path whose time goes on from train to train.
 struct Path {
+    /// The sender stops for this long before every so many frames, and makes up for it where it may.
+    stall: Option<(u64, PicoDuration)>,
     link: WanLink<Token>,
     now: PicoTime,
     /// Times of the other traffic from the begin of the run.
@@ -48,6 +50,7 @@ impl Path {
             Schedule::new(pattern).expect("a pattern").peekable()
         };
         Self {
+            stall: None,
             link: WanLink::new(config, 5),
             now: PicoTime::ZERO,
             others: others.map(schedule),
@@ -85,8 +88,18 @@ impl Path {
         })
         .expect("a train");
         let (mut sent, mut arrivals) = (Vec::new(), Vec::new());
+        let mut moved = PicoDuration::ZERO;
         for (number, departure) in (0u64..).zip(schedule) {
-            let at = start + (departure.at - PicoTime::ZERO);
+            let mut at = start + (departure.at - PicoTime::ZERO) + moved;
+            match self.stall {
+                Some((every, time)) if number % every == every / 2 => {
+                    at = at.max(self.now + time);
+                    if train.even {
+                        moved += time;
+                    }
+                }
+                _ => at = at.max(self.now),
+            }
             self.others_until(at);
             sent.push(at.as_ns());
             let _ = self.link.handle_frame(at, train.len, number);
@@ -227,6 +240,22 @@ fn beyond_the_ends_is_said() {
 }
 
 #[test]
+fn a_sender_that_stalls_finds_the_capacity_by_dispersion() {
+    for (capacity, frame, every) in [(100, 1_518, 50), (2_340, 9_018, 400)] {
+        let mut path = Path::new(link(mbps(capacity), 1 << 20), None);
+        path.stall = Some((every, PicoDuration::from_ms(2)));
+        let verdict = search(standard(frame), &mut path);
+        assert_eq!(verdict.outcome, Outcome::Dispersion, "{verdict:?}");
+        let found = verdict.dispersion.map_or(0, BitRate::bps);
+        let truth = mbps(capacity).bps();
+        assert!(
+            found.abs_diff(truth) <= truth / 200,
+            "{capacity} Mbps: {verdict:?}"
+        );
+    }
+}
+
+#[test]
 fn a_frame_queue_counts_too() {
     let mut config = link(mbps(622), 0);
     config.queue = Limit::Frames(10);
@@ -252,6 +281,7 @@ fn a_path_that_contradicts_itself_ends_the_search() {
                     received: train.frames,
                     sent_rate: Some(train.rate),
                     received_rate: Some(train.rate),
+                    busy_rate: Some(train.rate),
                     slope_ppm: if turn >> 63 == 0 { 0 } else { 20_000 },
                     slope_error_ppm: 0,
                     rise_ns: 0,

@@ -36,6 +36,9 @@ pub struct Digest {
     pub sent_rate: Option<BitRate>,
     /// Rate at which they arrived, frame level: the dispersion of the train.
     pub received_rate: Option<BitRate>,
+    /// Rate at which they arrived while they arrived steadily: the mean of the middle half of the rates of the
+    /// train's parts. Neither a stall of the sender nor a late stamp moves it.
+    pub busy_rate: Option<BitRate>,
     /// How the one-way delay grows, ns per ms of sending (ppm).
     pub slope_ppm: i64,
     /// Standard error of the slope, ppm.
@@ -71,7 +74,22 @@ pub fn digest(arrivals: &mut Vec<Arrival>, len: FrameBytes) -> Digest {
         ..Digest::default()
     };
     trend(&points(arrivals, first), &mut digest);
+    digest.busy_rate = busy_rate(arrivals, len);
     digest
+}
+
+fn busy_rate(arrivals: &[Arrival], len: FrameBytes) -> Option<BitRate> {
+    let mut times: Vec<u64> = arrivals.iter().map(|a| a.received_ns).collect();
+    times.sort_unstable();
+    let groups = GROUPS.min(times.len() / 8).max(1);
+    let step = (times.len().saturating_sub(1)) / groups;
+    let marks = times.iter().step_by(step.max(1)).take(groups + 1);
+    let mut spans: Vec<u64> = marks.clone().zip(marks.skip(1)).map(|(a, b)| b - a).collect();
+    spans.sort_unstable();
+    let middle = spans.get(spans.len() / 4..spans.len() - spans.len() / 4)?;
+    let bytes = (middle.len() * step.max(1)) as u64;
+    let time = middle.iter().fold(0u64, |sum, span| sum.saturating_add(*span));
+    BitRate::of(bytes.saturating_mul(len.get()), PicoDuration::from_ns(time))
 }
 
 /// The middle time of sending and the median delay of each part, ns, less those of the first frame.

@@ -8,6 +8,10 @@
 //!   close: low * (1 + r), then in doubling steps or the middle, until  high <= low * (1 + r)
 //! ```
 //!
+//! A machine that cannot send evenly (the train left slower than asked by more than the resolution) says nothing
+//! by a clear train. After four such in a row the search ends by dispersion: five trains at twice the rate that
+//! comes through, and the median of their busy rates when the middle three agree.
+//!
 //! A train is *congested* when it lost more than is tolerated or its delay grows by more than [`TREND_PPM`],
 //! *clear* when it grows by less, both by two standard errors. Between, a train of twice the length is sent,
 //! up to four times; then the slope alone decides. Answers that contradict each other (something else
@@ -32,6 +36,10 @@ pub const MAX_TRAINS: u32 = 64;
 const MAX_CONFLICTS: u32 = 8;
 /// Trains between rates that are further apart than this (ppm) are a fifth as long.
 const WIDE_PPM: u64 = 50_000;
+/// Unsteady trains in a row before the search goes over to dispersion, or takes what was sent for the most.
+const MAX_UNSTEADY: u32 = 4;
+/// Overloading trains whose dispersion is a result.
+const SAMPLES: usize = 5;
 
 /// What is searched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +109,8 @@ pub struct Train {
     pub len: FrameBytes,
     /// How long to be silent before, so that queues are empty.
     pub wait: PicoDuration,
+    /// Whether a late frame must move the ones behind it, rather than be made up for by a burst.
+    pub even: bool,
 }
 
 /// What to do next.
@@ -125,6 +135,8 @@ pub enum Outcome {
     /// the highest clear rate or more: the path loses frames for another reason than its capacity (or
     /// has hardly any queue, beside other traffic). Such losses can be tolerated.
     LossElsewhere,
+    /// The capacity is [`Verdict::dispersion`]: this machine cannot send evenly enough for more.
+    Dispersion,
     /// What was measured contradicts itself: the path changes, or the machine cannot send evenly.
     Unstable,
 }
@@ -148,6 +160,8 @@ pub struct Verdict {
     pub conflicts: u32,
     /// Trains that had to be lengthened.
     pub lengthened: u32,
+    /// Trains that were clear, but left slower than asked.
+    pub unsteady: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +189,10 @@ pub struct Search {
     growing: u32,
     /// How often the next train is longer than usual, as a power of two.
     longer: u32,
+    /// Unsteady trains in a row.
+    unsteady: u32,
+    /// Busy rates of trains that were sent for their dispersion, once the search has gone over to that.
+    samples: Option<Vec<BitRate>>,
     train: Option<Train>,
     wait: PicoDuration,
     verdict: Verdict,
@@ -208,6 +226,8 @@ impl Search {
             steps_down: 0,
             growing: 0,
             longer: 0,
+            unsteady: 0,
+            samples: None,
             train: None,
             wait: PicoDuration::ZERO,
             verdict: Verdict {
@@ -219,6 +239,7 @@ impl Search {
                 frames: 0,
                 conflicts: 0,
                 lengthened: 0,
+                unsteady: 0,
             },
         })
     }
@@ -227,6 +248,9 @@ impl Search {
     pub fn next(&mut self) -> Step {
         if let Some(train) = self.train {
             return Step::Train(train);
+        }
+        if self.samples.is_some() {
+            return self.next_sample();
         }
         if self.verdict.conflicts >= MAX_CONFLICTS || self.verdict.trains >= MAX_TRAINS {
             return self.done(Outcome::Unstable);
@@ -246,6 +270,45 @@ impl Search {
             frames: self.frames(rate),
             len: self.config.frame,
             wait: self.wait,
+            even: self.congested.is_some(),
+        };
+        self.train = Some(train);
+        Step::Train(train)
+    }
+
+    /// The next train for its dispersion: twice what comes through, for half the time of a train.
+    fn next_sample(&mut self) -> Step {
+        let samples = self.samples.as_mut().map(core::mem::take).unwrap_or_default();
+        let through = samples.last().copied().or(self.arrived);
+        let done = samples.len() >= SAMPLES;
+        let agree = {
+            let mut sorted = samples.clone();
+            sorted.sort_unstable();
+            let middle = (sorted.get(SAMPLES / 2 - 1), sorted.get(SAMPLES / 2 + 1));
+            matches!(middle, (Some(a), Some(b)) if *b <= raised(*a, 2 * self.config.resolution_ppm))
+        };
+        if done {
+            self.arrived_all = samples;
+            let outcome = if agree {
+                Outcome::Dispersion
+            } else {
+                Outcome::Unstable
+            };
+            return self.done(outcome);
+        }
+        self.samples = Some(samples);
+        if self.verdict.trains >= MAX_TRAINS || self.unsteady >= 2 * MAX_UNSTEADY {
+            return self.done(Outcome::Unstable);
+        }
+        let through = through.unwrap_or(self.config.max);
+        let half = PicoDuration::from_ps(self.config.train_time.as_ps() / 2);
+        let frames = through.bytes_in(half) / self.config.frame.get();
+        let train = Train {
+            rate: raised(through, 1_000_000).min(self.config.max),
+            frames: frames.clamp(MIN_TRAIN_FRAMES, USUAL_FRAMES),
+            len: self.config.frame,
+            wait: self.wait,
+            even: false,
         };
         self.train = Some(train);
         Step::Train(train)
@@ -258,7 +321,18 @@ impl Search {
         self.verdict.frames += train.frames;
         self.wait = PicoDuration::from_ns(digest.rise_ns.min(10_000_000_000)) + PicoDuration::from_ms(20);
         let sent = digest.sent_rate.unwrap_or(train.rate);
-        match self.judge(&train, digest) {
+        let judgement = self.judge(&train, digest);
+        if let Some(samples) = &mut self.samples {
+            let overload = matches!(judgement, Judgement::Lossy | Judgement::Growing);
+            match digest.busy_rate.filter(|_| overload) {
+                Some(rate) => samples.push(rate),
+                None => self.unsteady += 1,
+            }
+            return;
+        }
+        let slow = sent < lowered(train.rate, self.config.resolution_ppm);
+        match judgement {
+            Judgement::Clear | Judgement::Unclear if slow => self.was_unsteady(sent),
             Judgement::Unclear => {
                 self.longer += 1;
                 self.verdict.lengthened += 1;
@@ -293,7 +367,24 @@ impl Search {
         }
     }
 
+    /// A train that was clear, but slower than asked.
+    fn was_unsteady(&mut self, sent: BitRate) {
+        self.verdict.unsteady += 1;
+        self.unsteady += 1;
+        if self.unsteady < MAX_UNSTEADY {
+            return;
+        }
+        if self.congested.is_none() {
+            // As fast as this machine can.
+            self.clear = Some(sent);
+        } else {
+            self.unsteady = 0;
+            self.samples = Some(Vec::new());
+        }
+    }
+
     fn was_clear(&mut self, rate: BitRate) {
+        self.unsteady = 0;
         self.longer = 0;
         self.steps_down = 0;
         self.steps_up += 1;
@@ -313,8 +404,8 @@ impl Search {
             self.clear = None;
         }
         self.congested = Some(self.congested.map_or(rate, |high| high.min(rate)));
-        self.arrived = digest.received_rate;
-        if let Some(rate) = digest.received_rate
+        self.arrived = digest.busy_rate.or(digest.received_rate);
+        if let Some(rate) = self.arrived
             && digest.received >= MIN_TRAIN_FRAMES
         {
             self.arrived_all.push(rate);
@@ -344,7 +435,8 @@ impl Search {
         let of = |rate: BitRate, time: PicoDuration| rate.bytes_in(time) / self.config.frame.get();
         let usual = match (self.clear, self.congested) {
             // The first overloads the path by an unknown factor.
-            (None, None) => return MIN_TRAIN_FRAMES,
+            // Longer when the machine could not send it so.
+            (None, None) => return MIN_TRAIN_FRAMES << (2 * self.unsteady.min(4)),
             (Some(low), Some(high)) if high > raised(low, WIDE_PPM) => {
                 of(rate, fifth(self.config.train_time))
             }
