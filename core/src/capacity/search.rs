@@ -8,9 +8,12 @@
 //!   close: low * (1 + r), then in doubling steps or the middle, until  high <= low * (1 + r)
 //! ```
 //!
+//! But for the overload, a congested answer counts when the same rate gives it twice in a row.
+//!
 //! A machine that cannot send evenly (the train left slower than asked by more than the resolution) says nothing
-//! by a clear train. After four such in a row the search ends by dispersion: five trains at twice the rate that
-//! comes through, and the median of their busy rates when the middle three agree.
+//! by a clear train. After four such in a row the search ends by dispersion: nine trains, short enough for one turn of
+//! the scheduler, at three times the rate that comes through, and the median of their busy rates when the middle
+//! three agree.
 //!
 //! A train is *congested* when it lost more than is tolerated or its delay grows by more than [`TREND_PPM`],
 //! *clear* when it grows by less, both by two standard errors. Between, a train of twice the length is sent,
@@ -39,7 +42,9 @@ const WIDE_PPM: u64 = 50_000;
 /// Unsteady trains in a row before the search goes over to dispersion, or takes what was sent for the most.
 const MAX_UNSTEADY: u32 = 4;
 /// Overloading trains whose dispersion is a result.
-const SAMPLES: usize = 5;
+const SAMPLES: usize = 9;
+/// Such trains that did not overload the path before the search gives up.
+const MAX_VAIN: u32 = 24;
 
 /// What is searched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,6 +194,9 @@ pub struct Search {
     growing: u32,
     /// How often the next train is longer than usual, as a power of two.
     longer: u32,
+    /// The rate of a train that is sent again because it was congested, and whether the last train was.
+    repeat: Option<BitRate>,
+    repeated: bool,
     /// Unsteady trains in a row.
     unsteady: u32,
     /// Busy rates of trains that were sent for their dispersion, once the search has gone over to that.
@@ -226,6 +234,8 @@ impl Search {
             steps_down: 0,
             growing: 0,
             longer: 0,
+            repeat: None,
+            repeated: false,
             unsteady: 0,
             samples: None,
             train: None,
@@ -256,6 +266,7 @@ impl Search {
             return self.done(Outcome::Unstable);
         }
         let rate = match (self.clear, self.congested) {
+            _ if self.repeat.is_some() => self.repeat.unwrap_or(self.config.max),
             (None, None) => self.config.max,
             (Some(_), None) => return self.done(Outcome::AtLeast),
             (None, Some(high)) if high <= self.config.min => return self.done(Outcome::NoClearRate),
@@ -276,36 +287,30 @@ impl Search {
         Step::Train(train)
     }
 
-    /// The next train for its dispersion: twice what comes through, for half the time of a train.
+    /// The next train for its dispersion: three times what comes through.
     fn next_sample(&mut self) -> Step {
-        let samples = self.samples.as_mut().map(core::mem::take).unwrap_or_default();
-        let through = samples.last().copied().or(self.arrived);
-        let done = samples.len() >= SAMPLES;
-        let agree = {
+        let samples = self.samples.take().unwrap_or_default();
+        if samples.len() >= SAMPLES {
             let mut sorted = samples.clone();
             sorted.sort_unstable();
             let middle = (sorted.get(SAMPLES / 2 - 1), sorted.get(SAMPLES / 2 + 1));
-            matches!(middle, (Some(a), Some(b)) if *b <= raised(*a, 2 * self.config.resolution_ppm))
-        };
-        if done {
-            self.arrived_all = samples;
-            let outcome = if agree {
+            let agree =
+                matches!(middle, (Some(a), Some(b)) if *b <= raised(*a, 2 * self.config.resolution_ppm));
+            self.arrived_all = sorted;
+            return self.done(if agree {
                 Outcome::Dispersion
             } else {
                 Outcome::Unstable
-            };
-            return self.done(outcome);
+            });
         }
+        let through = samples.iter().copied().max().max(self.arrived);
         self.samples = Some(samples);
-        if self.verdict.trains >= MAX_TRAINS || self.unsteady >= 2 * MAX_UNSTEADY {
+        if self.verdict.trains >= MAX_TRAINS || self.unsteady >= MAX_VAIN {
             return self.done(Outcome::Unstable);
         }
-        let through = through.unwrap_or(self.config.max);
-        let half = PicoDuration::from_ps(self.config.train_time.as_ps() / 2);
-        let frames = through.bytes_in(half) / self.config.frame.get();
         let train = Train {
-            rate: raised(through, 1_000_000).min(self.config.max),
-            frames: frames.clamp(MIN_TRAIN_FRAMES, USUAL_FRAMES),
+            rate: raised(through.unwrap_or(self.config.max), 2_000_000).min(self.config.max),
+            frames: MIN_TRAIN_FRAMES,
             len: self.config.frame,
             wait: self.wait,
             even: false,
@@ -324,15 +329,27 @@ impl Search {
         let judgement = self.judge(&train, digest);
         if let Some(samples) = &mut self.samples {
             let overload = matches!(judgement, Judgement::Lossy | Judgement::Growing);
-            match digest.busy_rate.filter(|_| overload) {
+            // Sent a tenth faster than it arrived, or else the path was idle in between.
+            let enough = |busy: &BitRate| overload && sent >= raised(*busy, 100_000);
+            match digest.busy_rate.filter(enough) {
                 Some(rate) => samples.push(rate),
                 None => self.unsteady += 1,
             }
             return;
         }
+        if judgement != Judgement::Unclear {
+            self.repeat = None;
+        }
         let slow = sent < lowered(train.rate, self.config.resolution_ppm);
         match judgement {
             Judgement::Clear | Judgement::Unclear if slow => self.was_unsteady(sent),
+            // Uneven sending makes queues of its own.
+            Judgement::Growing if slow && self.congested.is_some() => self.was_unsteady(sent),
+            // Once is no proof: the same rate again.
+            Judgement::Growing | Judgement::Lossy if self.congested.is_some() && !self.repeated => {
+                self.repeated = true;
+                self.repeat = Some(train.rate);
+            }
             Judgement::Unclear => {
                 self.longer += 1;
                 self.verdict.lengthened += 1;
@@ -384,6 +401,7 @@ impl Search {
     }
 
     fn was_clear(&mut self, rate: BitRate) {
+        self.repeated = false;
         self.unsteady = 0;
         self.longer = 0;
         self.steps_down = 0;
@@ -396,6 +414,8 @@ impl Search {
     }
 
     fn was_congested(&mut self, rate: BitRate, digest: &Digest) {
+        self.repeated = false;
+        self.unsteady = 0;
         self.longer = 0;
         self.steps_up = 0;
         self.steps_down += 1;
