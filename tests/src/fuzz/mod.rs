@@ -7,6 +7,7 @@
 mod chunk;
 mod peer;
 mod plan;
+mod traffic;
 mod units;
 mod wire;
 
@@ -22,6 +23,10 @@ pub const TARGETS: &[Target] = &[
     ("plan_arbiter", plan::run),
     ("messages", peer::messages),
     ("tickets", peer::tickets),
+    ("recording", traffic::recording),
+    ("frame_list", traffic::list),
+    ("stamp", traffic::stamp),
+    ("gen_control", traffic::control),
 ];
 
 /// Runs the target called `name`.
