@@ -356,7 +356,7 @@ impl Search {
             }
             Judgement::Clear => self.was_clear(sent),
             // A loss is caused by the spacing that was asked for, a growing queue by what was really sent.
-            Judgement::Lossy => self.was_congested(sent.max(train.rate), digest),
+            Judgement::Lossy => self.was_congested(train.rate, digest),
             Judgement::Growing => {
                 self.growing += 1;
                 self.was_congested(sent, digest);

@@ -19,6 +19,7 @@ use common::{in_host, spawn, two_hosts};
 fn main() -> ExitCode {
     common::run(&[
         ("gaps_behind_a_shaper_are_exact", gaps_behind_a_shaper_are_exact),
+        ("streams_are_shaped_apart", streams_are_shaped_apart),
         (
             "impairments_are_seen_as_they_are",
             impairments_are_seen_as_they_are,
@@ -116,7 +117,67 @@ fn gaps_behind_a_shaper_are_exact() {
     );
 }
 
-/// Every 10th frame lost; every frame copied: both are seen by number.
+/// Two streams of one port, told by their ports, at 100 and 150 of a ceiling of 200 Mbps: at the router's input neither is
+/// above its rate nor their sum above the ceiling, in any window longer than a frame.
+fn streams_are_shaped_apart() {
+    let port = "wire = \"1Gbps\"\nshape = [{ stream = \"udp and dst port 7001\", rate = \"100Mbps\" }, \
+                { stream = \"udp and dst port 7002\", rate = \"150Mbps\" }]\nceiling = \"200Mbps\"";
+    let tb = Testbed::up(&two_hosts(
+        port,
+        "capacity = \"900Mbps\"\none_way_delay = \"1ms\"",
+    ))
+    .expect("up");
+    tb.trace_start(20_000).expect("a trace");
+    in_host(&tb, "east", || {
+        let socket = std::net::UdpSocket::bind("10.0.0.1:0").expect("a socket");
+        let payload = [0; 1_472];
+        for _ in 0..1_000 {
+            for port in [7_001, 7_002] {
+                // Nobody listens, which an ICMP error may tell.
+                let _ = socket.send_to(&payload, ("10.0.0.2", port));
+            }
+        }
+    });
+    let held = || tb.counters().expect("counters").held_frames();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while held() > 0 {
+        assert!(std::time::Instant::now() < end, "frames are held");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let trace = tb.trace_stop().expect("the trace");
+    assert_eq!(trace.lost, 0);
+    let starts = |ports: &[u16]| -> Vec<(i128, i128)> {
+        let at = trace
+            .records
+            .iter()
+            .filter(|r| r.point == Point::LinkIn(0) && r.from_port == 0);
+        // Arrival at the link is the end of the frame; its start is preamble and frame before that.
+        at.filter(|r| ports.is_empty() || ports.contains(&r.dst_port))
+            .map(|r| {
+                let len = i128::from(r.frame_len.max(64));
+                (i128::from(r.at.as_ps()) - (8 + len) * 8_000, len)
+            })
+            .collect()
+    };
+    for (ports, rate_bps) in [
+        (&[7_001][..], 100_000_000),
+        (&[7_002], 150_000_000),
+        (&[], 200_000_000),
+    ] {
+        let list = starts(ports);
+        assert!(list.len() >= 500, "{} frames of {ports:?}", list.len());
+        let (mut highest, mut before) = (i128::MIN, 0);
+        for (at, len) in list {
+            // The share of the time up to a frame less what was sent before it: falls by a frame at most.
+            let room = rate_bps * at - before;
+            highest = highest.max(room);
+            assert!(room + rate_bps >= highest, "{ports:?} above {rate_bps} bit/s");
+            before += len * 8_000_000_000_000;
+        }
+    }
+}
+
+/// Every 10th frame lost, two milliseconds of delay: both are seen.
 fn impairments_are_seen_as_they_are() {
     let link =
         "capacity = \"1Gbps\"\none_way_delay = \"2ms\"\nloss = \"every 10\"\n[link.reverse]\nloss = \"0\"";
