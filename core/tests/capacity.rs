@@ -130,7 +130,7 @@ impl Path {
 fn search(config: CapacityConfig, path: &mut Path) -> Verdict {
     let mut search = Search::new(config).expect("a search");
     loop {
-        match search.next() {
+        match search.step() {
             Step::Train(train) => search.handle(&path.send(&train)),
             Step::Done(verdict) => return verdict,
         }
@@ -268,7 +268,7 @@ fn a_path_that_contradicts_itself_ends_the_search() {
     let mut search = Search::new(standard(1_518)).expect("a search");
     let (mut turn, mut trains) = (0u64, 0);
     let verdict = loop {
-        match search.next() {
+        match search.step() {
             Step::Done(verdict) => break verdict,
             Step::Train(train) => {
                 trains += 1;

@@ -1,7 +1,7 @@
 //! The usable capacity of a path: the highest rate that neither loses frames nor makes a queue grow.
 //!
 //! ```text
-//!   Search::next -> Train (rate, frames) -> sent with even gaps -> Arrival ... -> Digest -> Search::handle
+//!   Search::step -> Train (rate, frames) -> sent with even gaps -> Arrival ... -> Digest -> Search::handle
 //! ```
 //!
 //! A train of frames at rate R through a link with A to spare leaves the one-way delay as it is while R <= A;
@@ -13,8 +13,8 @@
 //! An overloaded link sends at its capacity, so the rate at which a train *arrives* (its dispersion) says where to
 //! look next. It is no result by itself: beside other traffic it is above A.
 //!
-//! Order of calls: [`Search::next`], wait as its train says, send it, [`digest`] what arrived, [`Search::handle`];
-//! until `next` gives a [`Verdict`].
+//! Order of calls: [`Search::step`], wait as its train says, send it, [`digest`] what arrived, [`Search::handle`];
+//! until `step` gives a [`Verdict`].
 
 mod digest;
 mod search;

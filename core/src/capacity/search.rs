@@ -255,7 +255,7 @@ impl Search {
     }
 
     /// What to do next. The same until the train's outcome is given.
-    pub fn next(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         if let Some(train) = self.train {
             return Step::Train(train);
         }
@@ -319,7 +319,7 @@ impl Search {
         Step::Train(train)
     }
 
-    /// What arrived of the train that `next` gave.
+    /// What arrived of the train that `step` gave.
     pub fn handle(&mut self, digest: &Digest) {
         let Some(train) = self.train.take() else { return };
         self.verdict.trains += 1;

@@ -210,7 +210,7 @@ pub fn find_capacity(
     let mut search = Search::new(config).map_err(|e| GenError::BadInput(e.to_string()))?;
     let mut trains = Vec::new();
     loop {
-        let train = match search.next() {
+        let train = match search.step() {
             Step::Train(train) => train,
             Step::Done(verdict) => {
                 return Ok(CapacityReport {
