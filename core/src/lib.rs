@@ -8,12 +8,14 @@
 
 extern crate alloc;
 
+pub mod capacity;
 pub mod chunk;
 pub mod meter;
 pub mod pace;
 pub mod plan;
 pub mod sim;
 pub mod tcp;
+pub mod traffic;
 pub mod units;
 pub mod wan;
 pub mod wire;

@@ -22,7 +22,7 @@ fn input(name: &str, seed: u64) -> Vec<u8> {
     let mut byte = || {
         let r = next(&mut state);
         match name {
-            "units" if r & 0xf00 != 0 => TEXT[(r % TEXT.len() as u64) as usize],
+            "units" | "frame_list" if r & 0xf00 != 0 => TEXT[(r % TEXT.len() as u64) as usize],
             _ if r & 0x100 == 0 => (r % 8) as u8,
             _ => r as u8,
         }
@@ -109,4 +109,24 @@ fn delay_samples() {
 #[test]
 fn superframe() {
     smoke("superframe");
+}
+
+#[test]
+fn recording() {
+    smoke("recording");
+}
+
+#[test]
+fn frame_list() {
+    smoke("frame_list");
+}
+
+#[test]
+fn stamp() {
+    smoke("stamp");
+}
+
+#[test]
+fn gen_control() {
+    smoke("gen_control");
 }

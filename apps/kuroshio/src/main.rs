@@ -45,6 +45,8 @@ enum Verb {
     Plan(verb::plan::Args),
     /// Measure memory to memory between two hosts, as iperf3 does and with it
     Probe(Box<verb::probe::Args>),
+    /// Send and receive test traffic on a schedule; search throughput and usable capacity
+    Gen(verb::r#gen::Args),
     /// Show or set what this host needs for a rate and a round-trip time
     Tune(verb::tune::Args),
     /// Run the papers' experiments
@@ -62,6 +64,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Cp(args) => verb::cp::run(args),
         Verb::Plan(args) => verb::plan::run(args),
         Verb::Probe(args) => verb::probe::run(*args),
+        Verb::Gen(args) => verb::r#gen::run(args),
         Verb::Tune(args) => verb::tune::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),

@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | [`PortWire`] | L1 rate: preamble, frame, gap of 12 | its FCS is out |
 //! | [`Shaper`] | L1 rate: preamble, frame, chosen gap | its FCS is out |
+//! | [`StreamShaper`] | L1 rate: preamble, frame, the longer of two gaps | its FCS is out |
 //! | [`Link`] | frame-level capacity, and never less than the L1 time of a wire below it | that time has passed, plus the one-way delay |
 //! | [`WanLink`] | the same, an L1 capacity, or a recording ([`Rate`]) | that time has passed, plus a delay that may vary |
 //! | [`DrainPort`] | frame-level rate of the receiver | that time has passed |
@@ -65,6 +66,7 @@ mod rewrite;
 mod schedule;
 mod serial;
 mod setting;
+mod stream_shaper;
 mod wan_link;
 
 pub use cargo::Cargo;
@@ -85,6 +87,9 @@ pub use port::{PortWire, Shaper, ShaperConfig};
 pub use red::{MAX_WEIGHT_LOG2, Red};
 pub use rewrite::{MAX_REWRITES, MAX_VLAN, Rewrite};
 pub use setting::{Files, MAX_QUEUE, MAX_VALUE, MIN_LINK_MTU, SETTINGS, SettingError, setting};
+pub use stream_shaper::{
+    FilterError, MAX_SHAPED_STREAMS, StreamFilter, StreamShape, StreamShaper, StreamShaperConfig,
+};
 pub use wan_link::WanLink;
 
 use crate::units::{FrameBytes, PicoTime};

@@ -206,7 +206,19 @@ pub fn run_client(
     done
 }
 
+/// A connection to a Kuroshio server over which the capacity of the path is searched.
+///
+/// # Errors
+/// As [`run_client`] until a connection stands.
+pub fn dial_capacity(config: &ClientConfig) -> Result<std::net::TcpStream, ProbeError> {
+    dial_stream(config, &Cookie::CAPACITY)
+}
+
 fn dial(config: &ClientConfig, cookie: &Cookie) -> Result<Control, ProbeError> {
+    Control::new(dial_stream(config, cookie)?)
+}
+
+fn dial_stream(config: &ClientConfig, cookie: &Cookie) -> Result<std::net::TcpStream, ProbeError> {
     let mut last = None;
     for address in config.addresses()? {
         match connect(address, &config.connect_options(false)) {
@@ -214,7 +226,7 @@ fn dial(config: &ClientConfig, cookie: &Cookie) -> Result<Control, ProbeError> {
                 stream
                     .write_all(cookie.as_bytes())
                     .map_err(ProbeError::io("sending the cookie"))?;
-                return Control::new(stream);
+                return Ok(stream);
             }
             Err(e) => last = Some(e),
         }

@@ -67,6 +67,9 @@ pub enum ProbeError {
     /// A limit of this server.
     #[error("beyond this server's limit: {0}")]
     Limit(String),
+    /// A search for capacity broke.
+    #[error("search for capacity: {0}")]
+    Capacity(String),
     /// A stream broke.
     #[error("stream {id}: {what}")]
     Stream {

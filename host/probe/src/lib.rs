@@ -34,7 +34,7 @@ mod text;
 pub mod udp;
 
 pub use client::{
-    ClientConfig, DEFAULT_UDP_RATE, Event, Family, MAX_INTERVALS, UDP_BUFFER_BYTES, run_client,
+    ClientConfig, DEFAULT_UDP_RATE, Event, Family, MAX_INTERVALS, UDP_BUFFER_BYTES, dial_capacity, run_client,
 };
 pub use cpu::MachinePercent;
 pub use error::ProbeError;

@@ -109,6 +109,10 @@ impl State {
 pub struct Cookie([u8; COOKIE_BYTES]);
 
 impl Cookie {
+    /// Of a search for capacity, which Kuroshio's server alone understands: what follows on the connection is
+    /// `kuroshio_gen`'s control protocol.
+    pub const CAPACITY: Cookie = Cookie(*b"kuroshiocapacitysearchkuroshiosearch\0");
+
     /// A cookie that nobody guesses.
     ///
     /// # Errors

@@ -275,6 +275,9 @@ fn greet(order: u64, stream: TcpStream, inner: &Arc<Inner>) {
             Ok(cookie) => cookie,
             Err(e) => return fail(0, &e),
         };
+        if cookie == Cookie::CAPACITY {
+            return search_capacity(inner, stream);
+        }
         let waiting = lock(&inner.waiting).get(&cookie).cloned();
         if let Some(test) = waiting {
             // A test that has all its streams takes no more.
@@ -305,6 +308,27 @@ fn greet(order: u64, stream: TcpStream, inner: &Arc<Inner>) {
     let _ = std::thread::Builder::new()
         .name("probe-session".into())
         .spawn(body);
+}
+
+/// Receives the trains of a search for capacity. It counts as a test.
+fn search_capacity(inner: &Inner, stream: TcpStream) {
+    let peer = stream.peer_addr().ok();
+    let Some(_place) = Place::take(&inner.sessions, inner.limits.sessions) else {
+        kuroshio_gen::refuse(stream, "the server is busy with other tests");
+        return (inner.on)(ServerEvent::Failed {
+            session: 0,
+            peer,
+            error: &ProbeError::Busy,
+        });
+    };
+    let session = u64::from(inner.numbers.fetch_add(1, Ordering::AcqRel)) + 1;
+    if let Err(e) = kuroshio_gen::serve_control(stream, &inner.stop, &|_, _| {}) {
+        let error = &ProbeError::Capacity(e.to_string());
+        (inner.on)(ServerEvent::Failed { session, peer, error });
+    }
+    if inner.one_off {
+        inner.stop.store(true, Ordering::Release);
+    }
 }
 
 fn serve_test(

@@ -23,6 +23,7 @@ mod netlink;
 mod path;
 mod raw;
 mod raw_link;
+mod raw_shape;
 mod sys;
 mod sysctl;
 mod testbed;

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::net::Net;
 use crate::raw_link;
+use crate::raw_shape::{self, RawShape};
 use crate::topology::{
     self as checked, MAX_ADDRESSES, MAX_HOSTS, MAX_LINKS, MAX_MTU, MAX_NAME, MAX_PORTS, MAX_QUEUE,
     MAX_ROUTERS, MAX_SYSCTLS, MAX_TAPS, MAX_THREADS, MIN_MTU, MIN_MTU_V6, QUANTUM, TopologyError,
@@ -71,7 +72,8 @@ struct Port {
     switch: Option<String>,
     queue: Option<String>,
     egress_queue: Option<String>,
-    shape: Option<String>,
+    shape: Option<RawShape>,
+    ceiling: Option<String>,
     gap: Option<String>,
     shape_queue: Option<String>,
     drain: Option<String>,
@@ -342,7 +344,26 @@ impl Port {
         let wire = wire(&place, self.wire.as_deref().unwrap_or(default::WIRE))?;
         let queue = queue(&place, "queue", self.queue.as_deref(), default::QUEUE)?;
         let egress = queue_or(&place, "egress_queue", self.egress_queue.as_deref(), queue)?;
-        let shaper = shaper(&place, self.shape, self.gap, self.shape_queue, wire)?;
+        let (shape, streams) = match self.shape {
+            Some(RawShape::Streams(rules)) => {
+                if self.gap.is_some() {
+                    return Err(TopologyError::new(place, "both shape and gap: only one of them"));
+                }
+                let streams = raw_shape::streams(&place, rules, wire)?;
+                // What holds them together is the port's shaper.
+                let ceiling = self.ceiling.unwrap_or_else(|| wire.bit_rate().to_string());
+                (Some(ceiling), streams)
+            }
+            Some(RawShape::Port(_)) | None if self.ceiling.is_some() => {
+                return Err(TopologyError::new(
+                    format!("{place}: ceiling"),
+                    "only beside shape = [{stream = ..., rate = ...}, ...]",
+                ));
+            }
+            Some(RawShape::Port(text)) => (Some(text), Vec::new()),
+            None => (None, Vec::new()),
+        };
+        let shaper = shaper(&place, shape, self.gap, self.shape_queue, wire)?;
         let marks = (self.pause_high, self.pause_low);
         let drain = drain(&place, self.drain, self.drain_buffer, marks, wire)?;
         Ok(checked::Port {
@@ -352,6 +373,7 @@ impl Port {
             queue,
             egress_queue: egress,
             shaper,
+            streams,
             drain,
             addresses,
             name: self.name,
@@ -494,7 +516,7 @@ pub(crate) fn parse<T: FromStr<Err: Display>>(place: &str, field: &str, text: &s
         .map_err(|e: T::Err| TopologyError::new(format!("{place}: {field}"), e.to_string()))
 }
 
-fn size(place: &str, field: &str, text: &str) -> Checked<u64> {
+pub(crate) fn size(place: &str, field: &str, text: &str) -> Checked<u64> {
     parse_bytes(text).map_err(|e| TopologyError::new(format!("{place}: {field}"), e.to_string()))
 }
 

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration};
-use kuroshio_core::wan::{DrainConfig, LinkConfig, WanConfig};
+use kuroshio_core::wan::{DrainConfig, LinkConfig, StreamShape, WanConfig};
 use kuroshio_core::wire::LineRate;
 
 use crate::files;
@@ -178,6 +178,8 @@ pub struct Port {
     pub egress_queue: FrameBytes,
     /// Shaper between the host's wire and the router.
     pub shaper: Option<PortShaper>,
+    /// Streams that are shaped apart; the shaper is then their ceiling, and has the queue of all other frames.
+    pub streams: Vec<StreamShape>,
     /// The host's card behind the wire, when it drains at a rate of its own.
     pub drain: Option<DrainConfig>,
 }

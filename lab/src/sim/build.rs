@@ -47,6 +47,9 @@ pub(super) fn network(p: &Phase, topology: &Topology, s: &Settings, seed: u64) -
         congestion: Vec::new(),
         mss: Vec::new(),
     };
+    if topology.ports().any(|(_, port)| !port.streams.is_empty()) {
+        return Err("shape: streams that are shaped apart are for --live".to_owned());
+    }
     stages(&mut b, topology, s, seed).map_err(|e| e.to_string())?;
     let mut random = seed;
     for f in &p.flows {

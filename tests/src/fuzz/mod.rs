@@ -8,6 +8,7 @@ mod chunk;
 mod peer;
 mod plan;
 mod testbed;
+mod traffic;
 mod units;
 mod wire;
 
@@ -27,6 +28,10 @@ pub const TARGETS: &[Target] = &[
     ("capacity_trace", testbed::trace),
     ("delay_samples", testbed::samples),
     ("superframe", testbed::superframe),
+    ("recording", traffic::recording),
+    ("frame_list", traffic::list),
+    ("stamp", traffic::stamp),
+    ("gen_control", traffic::control),
 ];
 
 /// Runs the target called `name`.

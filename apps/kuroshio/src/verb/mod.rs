@@ -1,7 +1,9 @@
 //! The verbs, one file each.
 
+pub mod capacity;
 pub mod cp;
 pub mod demo;
+pub mod r#gen;
 pub mod lab;
 pub mod plan;
 pub mod probe;

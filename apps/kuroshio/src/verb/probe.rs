@@ -7,12 +7,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kuroshio_core::units::{BitRate, PicoDuration, parse_bytes};
+use kuroshio_gen::Session;
 use kuroshio_probe::{
     ClientConfig, Connection, Direction, Event, Family, IPERF_PORT, Interval, Length, Limits, OnEvent,
-    Params, ProbeError, Protocol, Server, ServerEvent, TestReport, header, interval_lines, run_client,
-    summary_lines,
+    Params, ProbeError, Protocol, Server, ServerEvent, TestReport, dial_capacity, header, interval_lines,
+    run_client, summary_lines,
 };
 
+use super::capacity;
+use super::r#gen::failure;
 use crate::error::{EXIT_FAILED, Failure};
 use crate::{output, signal};
 
@@ -21,6 +24,7 @@ Example:
   kuroshio probe -s                                   serve on loopback
   kuroshio probe -s --listen 192.0.2.1                serve whoever reaches that address
   kuroshio probe -c 192.0.2.1 -P 4 --rate 2G          four streams, 2 Gbps at frame level in sum
+  kuroshio probe -c 192.0.2.1 --find-capacity         highest rate without loss or queue growth
   kuroshio probe -c 192.0.2.1 -R -t 60s --distance 15461km --json
 Either side may be iperf3 (3.7 or later).";
 
@@ -45,6 +49,12 @@ pub struct Args {
     serving: Serving,
     #[command(flatten)]
     asking: Asking,
+    /// Search the usable capacity of the path to a Kuroshio server instead of a test: --bind, -4, -6 and the
+    /// options of the search apply
+    #[arg(long, conflicts_with = "server")]
+    find_capacity: bool,
+    #[command(flatten)]
+    searching: capacity::Options,
 }
 
 #[derive(clap::Args)]
@@ -137,6 +147,19 @@ struct Asking {
 
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if let (Some(host), true) = (&args.client, args.find_capacity) {
+        let search = args.searching.config()?;
+        let config = config(host, args.port, &args.asking)?;
+        let stream = dial_capacity(&config)?;
+        let mut session = Session::over(stream, 1, None).map_err(failure)?;
+        let more = serde_json::json!({ "receiver": format!("{host}:{}", args.port) });
+        return capacity::search(&mut session, search, more, args.json);
+    }
+    if args.searching.given() {
+        return Err(Failure::usage(
+            "probe: the options of the capacity search need --find-capacity and -c HOST",
+        ));
+    }
     match &args.client {
         Some(host) => ask(config(host, args.port, &args.asking)?, args.json),
         None => serve(&args),

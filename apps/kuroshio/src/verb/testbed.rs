@@ -68,6 +68,17 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Search the usable capacity from a host to another: the highest rate without loss or queue growth
+    Capacity {
+        /// Host that sends
+        from: String,
+        /// Host that receives
+        to: String,
+        #[command(flatten)]
+        options: super::capacity::Options,
+        #[command(flatten)]
+        which: Which,
+    },
     /// Run a program in a host
     Exec {
         /// Host
@@ -106,6 +117,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             which,
         } => set(&target, &settings, at.as_deref(), &which),
         What::Ls { json } => ls(json),
+        What::Capacity {
+            from,
+            to,
+            options,
+            which,
+        } => capacity(&from, &to, &options, &which),
         What::Exec { host, name, command } => exec(&host, name.as_deref(), &command),
     }
 }
@@ -370,17 +387,37 @@ fn ls(json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The host of a name.
+fn entry<'a>(hosts: &'a [HostEntry], host: &str) -> Result<&'a HostEntry, Failure> {
+    hosts.iter().find(|h| h.name == host).ok_or_else(|| {
+        let names: Vec<&str> = hosts.iter().map(|h| h.name.as_str()).collect();
+        Failure::usage(format!("testbed: no host {host:?}, but {}", names.join(", ")))
+    })
+}
+
+fn capacity(
+    from: &str,
+    to: &str,
+    options: &super::capacity::Options,
+    which: &Which,
+) -> Result<ExitCode, Failure> {
+    let (_, mut client) = pick(which.name.as_deref())?;
+    let status = client.ask(&json!({ "do": "status" })).map_err(asked)?;
+    let hosts: Vec<HostEntry> = client.hosts(&status);
+    let (sender, receiver) = (entry(&hosts, from)?, entry(&hosts, to)?);
+    let Some(address) = super::capacity::address_between(&status, from, to) else {
+        return Err(Failure::usage(format!(
+            "testbed: {from} and {to} share no subnet"
+        )));
+    };
+    super::capacity::between(sender, receiver, address, options, which.json)
+}
+
 fn exec(host: &str, name: Option<&str>, words: &[OsString]) -> Result<ExitCode, Failure> {
     let (_, mut client) = pick(name)?;
     let status = client.ask(&json!({ "do": "status" })).map_err(asked)?;
     let hosts: Vec<HostEntry> = client.hosts(&status);
-    let Some(entry) = hosts.iter().find(|h| h.name == host) else {
-        let names: Vec<&str> = hosts.iter().map(|h| h.name.as_str()).collect();
-        return Err(Failure::usage(format!(
-            "testbed: no host {host:?}, but {}",
-            names.join(", ")
-        )));
-    };
+    let entry = entry(&hosts, host)?;
     let Some((program, args)) = words.split_first() else {
         return Err(Failure::usage("testbed exec: a program is missing"));
     };

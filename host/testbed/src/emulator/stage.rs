@@ -4,7 +4,7 @@ use kuroshio_core::pace::Spacing;
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime, WireBytes};
 use kuroshio_core::wan::{
     Departure, DrainPort, Dropped, PauseRequest, PortWire, Shaper, ShaperConfig, Stage as _, StageCounters,
-    WanChange, WanLink, WanValues,
+    StreamShaper, StreamShaperConfig, WanChange, WanLink, WanValues,
 };
 use kuroshio_core::wire::{FRAME_MIN, LineRate, PREAMBLE, pause_time};
 
@@ -16,6 +16,7 @@ use crate::topology::Topology;
 pub(super) enum Kind {
     Wire(PortWire<Frame>),
     Shaper(Shaper<Frame>),
+    Streams(Box<StreamShaper<Frame>>),
     Link(Box<(WanLink<Frame>, Faults)>),
     Drain(Box<DrainPort<Frame>>),
 }
@@ -36,6 +37,7 @@ macro_rules! each {
         match &mut $self.kind {
             Kind::Wire($stage) => $call,
             Kind::Shaper($stage) => $call,
+            Kind::Streams($stage) => $call,
             Kind::Drain($stage) => $call,
             Kind::Link(link) => {
                 let $stage = &mut link.0;
@@ -110,6 +112,7 @@ impl Stage {
     pub fn apply(&mut self, at: PicoTime, action: Action) {
         match (&mut self.kind, action) {
             (Kind::Shaper(shaper), Action::Spacing(spacing)) => shaper.set_spacing(at, spacing),
+            (Kind::Streams(streams), Action::Spacing(spacing)) => streams.set_ceiling(at, spacing),
             (Kind::Wire(wire), Action::Hold(time)) => wire.hold(at, time),
             (Kind::Drain(drain), Action::Drain(rate)) => drain.set_rate(at, rate),
             (Kind::Link(link), action) => {
@@ -249,12 +252,22 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
     });
     let shapers = numbered().filter_map(|(n, p)| {
         let shaper = p.shaper?;
-        Some(Stage {
-            kind: Kind::Shaper(Shaper::new(ShaperConfig {
+        let kind = if p.streams.is_empty() {
+            Kind::Shaper(Shaper::new(ShaperConfig {
                 line: p.wire,
                 spacing: shaper.spacing,
                 queue_limit: shaper.queue,
-            })),
+            }))
+        } else {
+            Kind::Streams(Box::new(StreamShaper::new(StreamShaperConfig {
+                line: p.wire,
+                streams: p.streams.clone(),
+                ceiling: Some(shaper.spacing),
+                rest_queue_limit: shaper.queue,
+            })))
+        };
+        Some(Stage {
+            kind,
             input: Point::ShaperIn(n),
             output: None,
             ahead: None,
