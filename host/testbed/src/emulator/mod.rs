@@ -33,6 +33,7 @@ use kuroshio_core::wan::{Count, StageCounters};
 use kuroshio_port::Tap;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::meter::{self, Observer};
 use crate::sys;
 use crate::topology::Topology;
 
@@ -65,6 +66,10 @@ pub(crate) enum Command {
     Restart,
     TraceStart(Trace),
     TraceStop(SyncSender<Option<Trace>>),
+    /// From now on the meters see what happens.
+    Observe(Box<Observer>),
+    /// The stages that they look at, by number.
+    Want(Vec<bool>),
     Stop,
 }
 
@@ -214,14 +219,20 @@ impl Loop {
     /// How long to sleep now: not at all within the spinning distance of the next event.
     fn pause_ns(&self) -> u64 {
         let next = self.engine.next_ps();
+        let metered = self.engine.observer.as_ref().is_some_and(Observer::is_active);
+        let longest = if metered {
+            meter::LONGEST_SLEEP_NS
+        } else {
+            LONGEST_SLEEP_NS
+        };
         if next == u64::MAX {
-            return LONGEST_SLEEP_NS;
+            return longest;
         }
         let wake_ns = self.epoch.mono_ns(PicoTime::from_ps(next));
         wake_ns
             .saturating_sub(now_ns())
             .saturating_sub(self.spin_ns)
-            .min(LONGEST_SLEEP_NS)
+            .min(longest)
     }
 
     fn work_off(&mut self) {
@@ -244,6 +255,7 @@ impl Loop {
                 break;
             }
         }
+        engine.publish(now);
     }
 
     fn read(&mut self, port: usize) {
@@ -292,6 +304,12 @@ impl Loop {
                 Ok(Command::TraceStart(trace)) => self.engine.trace = Some(trace),
                 Ok(Command::TraceStop(answer)) => {
                     let _ = answer.try_send(self.engine.trace.take());
+                }
+                Ok(Command::Observe(observer)) => self.engine.observer = Some(*observer),
+                Ok(Command::Want(stages)) => {
+                    if let Some(observer) = &mut self.engine.observer {
+                        observer.want(&stages);
+                    }
                 }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,

@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 use kuroshio_core::wan::Cargo;
 
+use crate::meter::Tag;
+
 /// Bytes of a frame's memory, by size.
 const SIZES: [usize; 3] = [256, 2048, 9344];
 
@@ -28,6 +30,8 @@ pub(super) struct Meta {
     pub dst_port: u16,
     /// Bytes after the transport header, when a trace is running.
     pub payload: u16,
+    /// For the meters.
+    pub tag: Tag,
 }
 
 struct Inner {
