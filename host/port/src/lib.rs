@@ -8,7 +8,7 @@ mod capture;
 mod sys;
 mod tap;
 
-pub use capture::{Capture, CaptureStats, Direction, Seen, Stamped, look};
+pub use capture::{Capture, CaptureStats, CapturedFrame, Direction, SNAP_MAX, Seen, Stamped, look};
 pub use tap::{MAX_NAME, Tap};
 
 /// Bytes of the frame check sequence, which the kernel's devices do not carry.

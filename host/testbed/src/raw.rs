@@ -31,6 +31,8 @@ pub(crate) struct Topology {
     router: Vec<Router>,
     #[serde(default)]
     link: Vec<raw_link::Link>,
+    #[serde(default)]
+    meter: Vec<crate::meter::MeterRequest>,
 }
 
 #[derive(Deserialize)]
@@ -111,6 +113,7 @@ impl Topology {
             hosts,
             routers,
             links,
+            meters: self.meter,
             paths: Vec::new(),
         })
     }

@@ -93,6 +93,8 @@ pub struct Topology {
     pub routers: Vec<String>,
     /// The links.
     pub links: Vec<Link>,
+    /// The meters that run from the start, checked.
+    pub meters: Vec<crate::meter::MeterRequest>,
     pub(crate) paths: Vec<Path>,
 }
 
@@ -192,6 +194,7 @@ impl Topology {
             toml::from_str(text).map_err(|e| TopologyError::new("the file", e.to_string().trim_end()))?;
         let mut topology = raw.check(folder)?;
         topology.paths = path::all(&topology)?;
+        crate::meter::check_all(&topology)?;
         Ok(topology)
     }
 

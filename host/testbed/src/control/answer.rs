@@ -117,5 +117,8 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
         "hosts": hosts.collect::<Vec<_>>(),
         "links": links.collect::<Vec<_>>(),
         "report": report(&testbed.report()?),
+        "run_begin_monotonic_ns": testbed.epoch().start_ns(),
+        "meters": testbed.meters().lock().meters.keys().collect::<Vec<_>>(),
+        "meters_cost": crate::meter::cost(&testbed.meters().lock().cost()),
     }))
 }

@@ -1,0 +1,254 @@
+//! The meters' own thread: takes the emulator's records and gives them to the meters.
+//!
+//! Without a meter it sleeps; with one it looks for batches every [`LOOK_NS`], so that the emulator never has to wake it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+use std::{collections::BTreeMap, io};
+
+use kuroshio_core::meter::StageMeter;
+use kuroshio_core::units::PicoTime;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::observer::{Batch, Ends, Observer, StreamTable};
+use super::spec::{MAX_METERS, MAX_SERIES, MAX_WINDOWS, MeterSpec};
+use crate::topology::Topology;
+
+/// Between two looks for batches.
+const LOOK_NS: u64 = 2_000_000;
+
+/// A meter that runs.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub spec: MeterSpec,
+    pub stage: usize,
+    /// The run's time from which it counts.
+    pub since: PicoTime,
+    pub meter: StageMeter,
+}
+
+/// What the meters have cost, since the first of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cost {
+    /// Frames that entered the network.
+    pub frames: u64,
+    /// Records that were taken.
+    pub events: u64,
+    /// Records that found no room.
+    pub missed_events: u64,
+    /// Time in the emulator's thread, estimated from samples.
+    pub emulator_ns: u64,
+    /// Processor time of the meters' thread.
+    pub thread_ns: u64,
+    /// Time with at least one meter.
+    pub wall_ns: u64,
+}
+
+/// What the thread and those who ask share.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub meters: BTreeMap<String, Named>,
+    pub cost: Cost,
+    /// All events before it are counted.
+    pub mark: PicoTime,
+    /// By stage: the names of its meters.
+    by_stage: Vec<Vec<String>>,
+    active_since_ns: Option<u64>,
+}
+
+impl State {
+    fn index(&mut self) {
+        self.by_stage.clear();
+        for (name, named) in &self.meters {
+            if self.by_stage.len() <= named.stage {
+                self.by_stage.resize(named.stage + 1, Vec::new());
+            }
+            self.by_stage[named.stage].push(name.clone());
+        }
+        self.active_since_ns = match (self.meters.is_empty(), self.active_since_ns) {
+            (true, Some(since)) => {
+                self.cost.wall_ns += kuroshio_clock::now_ns().saturating_sub(since);
+                None
+            }
+            (true, None) => None,
+            (false, since) => since.or_else(|| Some(kuroshio_clock::now_ns())),
+        };
+    }
+
+    /// The cost so far.
+    pub fn cost(&self) -> Cost {
+        let mut cost = self.cost;
+        if let Some(since) = self.active_since_ns {
+            cost.wall_ns += kuroshio_clock::now_ns().saturating_sub(since);
+        }
+        cost
+    }
+
+    fn take(&mut self, batch: &Batch, table: &StreamTable) {
+        for record in &batch.records {
+            let here = self.by_stage.get(usize::from(record.stage));
+            for name in here.into_iter().flatten() {
+                if let Some(named) = self.meters.get_mut(name)
+                    && record.event.at >= named.since
+                {
+                    named
+                        .meter
+                        .add(record.stream, || table.key(record.stream), &record.event);
+                }
+            }
+        }
+        for named in self.meters.values_mut() {
+            named.meter.close_until(batch.mark);
+        }
+        self.mark = self.mark.max(batch.mark);
+        self.cost.events += batch.records.len() as u64;
+        self.cost.missed_events += batch.missed;
+        self.cost.frames += batch.frames;
+        self.cost.emulator_ns += batch.cost_ns;
+    }
+}
+
+/// The running meters of a testbed.
+pub(crate) struct Meters {
+    state: Arc<Mutex<State>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Meters {
+    /// Starts the thread, and makes the observer for the emulator.
+    pub fn start() -> io::Result<(Self, Observer)> {
+        let table = Arc::new(StreamTable::default());
+        let (observer, ends) = Observer::new(Arc::clone(&table));
+        let state = Arc::new(Mutex::new(State::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, halt) = (Arc::clone(&state), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("meters".into())
+            .spawn(move || run(&theirs, &ends, &table, &halt))?;
+        let meters = Self {
+            state,
+            stop,
+            thread: Some(thread),
+        };
+        Ok((meters, observer))
+    }
+
+    /// The meters, held still.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn thread(&self) -> Option<&Thread> {
+        self.thread.as_ref().map(JoinHandle::thread)
+    }
+
+    /// Adds meters, all or none, and returns which stages are metered then.
+    ///
+    /// # Errors
+    /// Which name is taken, or which limit is reached.
+    pub fn add(
+        &self,
+        topology: &Topology,
+        specs: Vec<MeterSpec>,
+        now: PicoTime,
+        stages: usize,
+    ) -> Result<Vec<bool>, String> {
+        let mut state = self.lock();
+        let mut names: Vec<&str> = state.meters.keys().map(String::as_str).collect();
+        for spec in &specs {
+            if names.contains(&spec.name.as_str()) {
+                return Err(format!("meter {:?}: the name is there already", spec.name));
+            }
+            names.push(&spec.name);
+        }
+        if names.len() > MAX_METERS {
+            return Err(format!("{} meters: at most {MAX_METERS}", names.len()));
+        }
+        let configs = || {
+            let running = state.meters.values().map(|n| n.meter.config());
+            running.chain(specs.iter().map(|s| &s.config))
+        };
+        let series: usize = configs().map(|c| c.series()).sum();
+        if series > MAX_SERIES {
+            return Err(format!("{series} series (streams and sums) of all meters: at most {MAX_SERIES}"));
+        }
+        let windows: usize = configs().map(|c| c.windows()).sum();
+        if windows > MAX_WINDOWS {
+            return Err(format!(
+                "{windows} windows to be kept by all meters (series x widths x keep): at most {MAX_WINDOWS}"
+            ));
+        }
+        for spec in specs {
+            let Some(stage) = spec.stage(topology) else {
+                return Err(format!("meter {:?}: its place does not exist", spec.name));
+            };
+            let meter = StageMeter::new(spec.config.clone(), spec.line(topology));
+            let named = Named {
+                stage,
+                since: now,
+                meter,
+                spec,
+            };
+            state.meters.insert(named.spec.name.clone(), named);
+        }
+        state.index();
+        if let Some(thread) = self.thread() {
+            thread.unpark();
+        }
+        Ok(wanted(&state, stages))
+    }
+
+    /// Removes a meter and returns which stages are metered then; `None` when there is no such.
+    pub fn remove(&self, name: &str, stages: usize) -> Option<Vec<bool>> {
+        let mut state = self.lock();
+        state.meters.remove(name)?;
+        state.index();
+        Some(wanted(&state, stages))
+    }
+}
+
+fn wanted(state: &State, stages: usize) -> Vec<bool> {
+    let has = |n: usize| state.by_stage.get(n).is_some_and(|names| !names.is_empty());
+    (0..stages).map(has).collect()
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Meters {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(state: &Mutex<State>, ends: &Ends, table: &StreamTable, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        while let Ok(mut batch) = ends.full.try_recv() {
+            idle = false;
+            // The lock is held for one batch at a time, so that who asks gets its turn.
+            lock(state).take(&batch, table);
+            batch.records.clear();
+            let _ = ends.empty.try_send(batch.records);
+        }
+        if !idle {
+            let cpu = clock_gettime(ClockId::ThreadCPUTime);
+            let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+            lock(state).cost.thread_ns = cpu_ns;
+        }
+        let sleeps = lock(state).meters.is_empty();
+        if sleeps {
+            std::thread::park_timeout(Duration::from_millis(250));
+        } else {
+            std::thread::park_timeout(Duration::from_nanos(LOOK_NS));
+        }
+    }
+}
