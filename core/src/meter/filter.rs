@@ -336,7 +336,11 @@ impl<'a> Parser<'a> {
         let (at, word) = self.take("host, net, port, portrange or an address")?;
         match word {
             "host" | "net" | "port" | "portrange" => self.detail(side, word),
-            _ => address(at, word, side),
+            _ if word.starts_with(|c: char| c.is_ascii_hexdigit() || c == ':') => address(at, word, side),
+            _ => Err(fail(
+                at,
+                alloc::format!("{word:?}: host, net, port, portrange or an address is expected"),
+            )),
         }
     }
 

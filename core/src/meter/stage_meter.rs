@@ -117,6 +117,8 @@ impl MeterSeries {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Open,
+    /// Without a key it may be of the meter's streams or not.
+    Unknown,
     Not,
     All,
     Series(u16),
@@ -181,6 +183,7 @@ impl StageMeter {
         }
         match decision {
             Decision::Open | Decision::Not => {}
+            Decision::Unknown => self.unassigned += 1,
             Decision::All => {
                 self.unlisted += u64::from(self.config.streams > 0);
                 self.count(None, event);
@@ -194,7 +197,7 @@ impl StageMeter {
             return if self.config.filter.is_all() {
                 Decision::All
             } else {
-                Decision::Not
+                Decision::Unknown
             };
         };
         if !self.config.filter.takes(&key) {
@@ -241,7 +244,7 @@ impl StageMeter {
         self.unlisted
     }
 
-    /// Frames of the stage that vanished in it and may be of the meter's streams.
+    /// Frames that vanished in the stage, and events of streams without a key: they may be of the meter's streams.
     pub fn unassigned(&self) -> u64 {
         self.unassigned
     }

@@ -83,6 +83,7 @@ fn a_bad_filter_says_where() {
         ("vlan 4096", 5, "0 to 4095"),
         ("ether tcp", 6, "proto"),
         ("src", 3, "host, net"),
+        ("src prt 5", 4, "host, net, port"),
         ("\u{fc}ber", 0, "a term"),
         (")", 0, "a term"),
     ] {
@@ -185,12 +186,13 @@ fn streams_beyond_the_room_are_in_the_sum_alone() {
         meter.add(number, || panic!("asked again"), &departed(2_000, 0, 100));
     }
     meter.add(3, || Some(udp), &departed(1_000, 0, 100));
+    meter.add(4, || None, &departed(1_000, 0, 100));
     let lost = Event { what: What::Vanished(Cause::Lost, 3), ..departed(5_000, 0, 300) };
     meter.add(u32::MAX, || None, &lost);
     let total = |n: usize| meter.series()[n].windows[0].total().departed_frames;
     assert_eq!(meter.series().len(), 3);
     assert_eq!([total(0), total(1), total(2)], [6, 2, 2]);
-    assert_eq!((meter.unlisted(), meter.unassigned(), meter.events()), (2, 3, 6));
+    assert_eq!((meter.unlisted(), meter.unassigned(), meter.events()), (2, 4, 6));
     let mut all = StageMeter::new(config("", &[500], 8, 0), None);
     all.add(u32::MAX, || None, &lost);
     assert_eq!(all.series()[0].windows[0].total().dropped_frames, [0, 0, 0, 0, 3]);

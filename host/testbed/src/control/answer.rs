@@ -109,6 +109,11 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
                 "one_way_delay_ns": d.one_way_delay.as_ns(),
             })
         });
+    let (meters, meters_cost) = {
+        let state = testbed.meters().lock();
+        let names: Vec<String> = state.meters.keys().cloned().collect();
+        (names, crate::meter::cost(&state.cost()))
+    };
     Ok(json!({
         "topology": topology.name,
         "seed": topology.seed,
@@ -118,7 +123,7 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
         "links": links.collect::<Vec<_>>(),
         "report": report(&testbed.report()?),
         "run_begin_monotonic_ns": testbed.epoch().start_ns(),
-        "meters": testbed.meters().lock().meters.keys().collect::<Vec<_>>(),
-        "meters_cost": crate::meter::cost(&testbed.meters().lock().cost()),
+        "meters": meters,
+        "meters_cost": meters_cost,
     }))
 }

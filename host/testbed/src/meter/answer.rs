@@ -123,6 +123,9 @@ pub(crate) fn rows(state: &State, named: &Named, width: Option<PicoDuration>, fr
 fn spread(spread: &Spread) -> Value {
     let summary = |h: &Histogram| {
         let s = h.summary();
+        if s.count == 0 {
+            return Value::Null;
+        }
         json!({
             "count": s.count,
             "min": s.min / 1_000,
@@ -165,7 +168,7 @@ pub(crate) fn meter(named: &Named) -> Value {
         "streams": config.streams,
         "since_ns": named.since.as_ns(),
         "unlisted_events": named.meter.unlisted(),
-        "unassigned_drops_frames": named.meter.unassigned(),
+        "unassigned_events": named.meter.unassigned(),
         "series": series.collect::<Vec<_>>(),
     })
 }

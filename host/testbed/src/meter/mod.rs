@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  emulator's thread                        meters' thread
-//!  engine -> observer (records of 72 B) ──> StageMeters (core) ──> control socket: meter-add, -rm, -ls, -read
+//!  engine -> observer (records of 64 B) ──> StageMeters (core) ──> control socket: meter-add, -rm, -ls, -read
 //!
 //!  in a host's namespace, a process of its own:   tcp_info (sock_diag)   capture (AF_PACKET) -> pcapng
 //! ```

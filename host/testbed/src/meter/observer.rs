@@ -5,7 +5,7 @@
 //!                                                         ^──────────────────────── empty batches <──┘
 //! ```
 //!
-//! A record is 72 bytes. Nothing is allocated per frame and nothing is waited for: when no empty batch is at hand the
+//! A record is 64 bytes. Nothing is allocated per frame and nothing is waited for: when no empty batch is at hand the
 //! records are lost and counted, which every output says (`missed_events`). With each batch goes the *mark*: all events
 //! that come later are not older than it, so that windows can be closed exactly.
 //!
@@ -25,7 +25,7 @@ use crate::emulator::Fate;
 
 /// Batches that are on their way at most.
 const BATCHES: usize = 256;
-/// Records of a batch: 18 MiB in all batches.
+/// Records of a batch: 16 MiB in all batches.
 const BATCH_RECORDS: usize = 1_024;
 /// A batch leaves when it is full or this old.
 const BATCH_AGE: PicoDuration = PicoDuration::from_ms(1);
@@ -348,4 +348,110 @@ fn clock_cost_ns() -> u64 {
         })
         .min()
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(port: u8) -> Vec<u8> {
+        let mut frame = vec![0u8; 12];
+        frame.extend([0x08, 0, 0x45, 0, 0, 38, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0, port, 0, 80, 0, 18, 0, 0]);
+        frame.resize(60, 0);
+        frame
+    }
+
+    fn ps(ps: u64) -> PicoTime {
+        PicoTime::from_ps(ps)
+    }
+
+    fn counters(lost: u64, aqm: u64) -> StageCounters {
+        let mut counters = StageCounters::default();
+        (0..lost).for_each(|_| counters.lost.add(FrameBytes::new(100)));
+        (0..aqm).for_each(|_| counters.aqm_dropped.add(FrameBytes::new(100)));
+        counters
+    }
+
+    #[test]
+    fn records_are_as_small_as_is_said() {
+        assert_eq!(size_of::<Record>(), 64);
+        assert_eq!(size_of::<(u64, kuroshio_core::meter::Sum)>(), 176);
+    }
+
+    #[test]
+    fn streams_have_one_number_for_all_threads() {
+        let table = Arc::new(StreamTable::default());
+        let ((mut a, _ends_a), (mut b, _ends_b)) = (Observer::new(Arc::clone(&table)), Observer::new(Arc::clone(&table)));
+        assert_eq!(a.enter(ps(1), &frame(1)).stream, 0, "nothing is metered yet");
+        a.want(&[true]);
+        b.want(&[true]);
+        let first = a.enter(ps(1), &frame(1));
+        assert_eq!((first.stream, first.payload_bytes, first.entered), (1, 10, ps(1)));
+        assert_eq!(b.enter(ps(2), &frame(2)).stream, 2);
+        assert_eq!(b.enter(ps(2), &frame(1)).stream, 1);
+        assert_eq!(a.enter(ps(3), &frame(2)).stream, 2);
+        let key = table.key(2).and_then(|k| k.flow).expect("a stream");
+        assert_eq!(key.source_port, 2);
+        assert_eq!((table.key(0), table.key(3)), (None, None));
+    }
+
+    #[test]
+    fn losses_are_counted_from_the_first_look_and_once() {
+        let (mut observer, ends) = Observer::new(Arc::default());
+        observer.want(&[false, true]);
+        assert!(observer.wants(1) && !observer.wants(0) && !observer.wants(2));
+        let (len, tag) = (FrameBytes::new(100), Tag::default());
+        observer.settled(1, ps(1), &counters(5, 3));
+        observer.settled(1, ps(2), &counters(7, 3));
+        // One that the discipline refuses at its arrival is in that event, a further one is not.
+        observer.arrived(1, ps(3), Fate::Refused, len, tag, &counters(7, 5));
+        observer.arrived(1, ps(4), Fate::QueueFull, len, tag, &counters(7, 5));
+        observer.departed(1, ps(5), len, tag);
+        observer.publish(ps(2_000_000_000));
+        let batch = ends.full.try_recv().expect("a batch");
+        let what: Vec<What> = batch.records.iter().map(|r| r.event.what).collect();
+        let expected = [
+            What::Vanished(Cause::Lost, 2),
+            What::Vanished(Cause::Aqm, 1),
+            What::Refused(Cause::Aqm),
+            What::Refused(Cause::QueueFull),
+            What::Departed,
+        ];
+        assert_eq!(what, expected);
+        assert_eq!(batch.records.first().map(|r| r.event.frame_bytes), Some(200));
+        assert_eq!((batch.mark, batch.missed), (ps(2_000_000_000), 0));
+        // What was not looked at for a while is not counted afterwards.
+        observer.want(&[false, false]);
+        observer.want(&[false, true]);
+        observer.settled(1, ps(6), &counters(9, 9));
+        observer.publish(ps(4_000_000_000));
+        assert!(ends.full.try_recv().is_err(), "nothing has happened");
+        observer.publish(ps(20_000_000_000));
+        assert_eq!(ends.full.try_recv().map(|b| b.records.len()).ok(), Some(0));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let (mut observer, ends) = Observer::new(Arc::default());
+        observer.want(&[true]);
+        let room = (BATCHES * BATCH_RECORDS) as u64;
+        let more = 10;
+        // The batch in hand is one beyond those on their way.
+        for n in 0..room + BATCH_RECORDS as u64 + more {
+            observer.departed(0, ps(n), FrameBytes::new(64), Tag::default());
+        }
+        let mut records = 0;
+        let mut missed = 0;
+        while let Ok(mut batch) = ends.full.try_recv() {
+            records += batch.records.len() as u64;
+            missed += batch.missed;
+            batch.records.clear();
+            let _ = ends.empty.try_send(batch.records);
+        }
+        assert_eq!((records, missed), (room, 0));
+        observer.publish(ps(10_000_000_000));
+        let last = ends.full.try_recv().expect("the last batch");
+        assert_eq!((last.records.len(), last.missed), (BATCH_RECORDS, more));
+    }
 }

@@ -12,7 +12,7 @@ use kuroshio_core::meter::StageMeter;
 use kuroshio_core::units::PicoTime;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::observer::{Batch, Ends, Observer, StreamTable};
+use super::observer::{Batch, Ends, Observer, Record, StreamTable};
 use super::spec::{MAX_METERS, MAX_SERIES, MAX_WINDOWS, MeterSpec};
 use crate::topology::Topology;
 
@@ -53,20 +53,12 @@ pub(crate) struct State {
     pub cost: Cost,
     /// All events before it are counted.
     pub mark: PicoTime,
-    /// By stage: the names of its meters.
-    by_stage: Vec<Vec<String>>,
     active_since_ns: Option<u64>,
 }
 
 impl State {
-    fn index(&mut self) {
-        self.by_stage.clear();
-        for (name, named) in &self.meters {
-            if self.by_stage.len() <= named.stage {
-                self.by_stage.resize(named.stage + 1, Vec::new());
-            }
-            self.by_stage[named.stage].push(name.clone());
-        }
+    /// Starts or ends the time of the cost when there is a first meter or none any more.
+    fn clock(&mut self) {
         self.active_since_ns = match (self.meters.is_empty(), self.active_since_ns) {
             (true, Some(since)) => {
                 self.cost.wall_ns += kuroshio_clock::now_ns().saturating_sub(since);
@@ -87,19 +79,12 @@ impl State {
     }
 
     fn take(&mut self, batch: &Batch, table: &StreamTable) {
-        for record in &batch.records {
-            let here = self.by_stage.get(usize::from(record.stage));
-            for name in here.into_iter().flatten() {
-                if let Some(named) = self.meters.get_mut(name)
-                    && record.event.at >= named.since
-                {
-                    named
-                        .meter
-                        .add(record.stream, || table.key(record.stream), &record.event);
-                }
-            }
-        }
         for named in self.meters.values_mut() {
+            let own = |r: &&Record| usize::from(r.stage) == named.stage && r.event.at >= named.since;
+            for record in batch.records.iter().filter(own) {
+                let key = || table.key(record.stream);
+                named.meter.add(record.stream, key, &record.event);
+            }
             named.meter.close_until(batch.mark);
         }
         self.mark = self.mark.max(batch.mark);
@@ -194,7 +179,7 @@ impl Meters {
             };
             state.meters.insert(named.spec.name.clone(), named);
         }
-        state.index();
+        state.clock();
         if let Some(thread) = self.thread() {
             thread.unpark();
         }
@@ -205,13 +190,13 @@ impl Meters {
     pub fn remove(&self, name: &str, stages: usize) -> Option<Vec<bool>> {
         let mut state = self.lock();
         state.meters.remove(name)?;
-        state.index();
+        state.clock();
         Some(wanted(&state, stages))
     }
 }
 
 fn wanted(state: &State, stages: usize) -> Vec<bool> {
-    let has = |n: usize| state.by_stage.get(n).is_some_and(|names| !names.is_empty());
+    let has = |n: usize| state.meters.values().any(|named| named.stage == n);
     (0..stages).map(has).collect()
 }
 

@@ -26,7 +26,7 @@ use crate::topology::{MAX_NAME, Topology, TopologyError};
 pub const MAX_METERS: usize = 64;
 /// Most series of all meters: each has five histograms, 290 KiB.
 pub const MAX_SERIES: usize = 256;
-/// Most windows that all meters may keep, 208 bytes each.
+/// Most windows that all meters may keep, 176 bytes each.
 pub const MAX_WINDOWS: usize = 1 << 20;
 
 const DEFAULT_WINDOWS: [&str; 2] = ["10ms", "1s"];

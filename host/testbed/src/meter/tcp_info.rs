@@ -49,12 +49,12 @@ pub struct TcpSample {
     pub rtt_us: u32,
     /// Its variation, us.
     pub rtt_var_us: u32,
-    /// Smallest round-trip time, us.
-    pub rtt_min_us: u32,
+    /// Smallest round-trip time, us; `None` before the first.
+    pub rtt_min_us: Option<u32>,
     /// Congestion window, segments.
     pub cwnd_segments: u32,
-    /// Slow-start threshold, segments.
-    pub ssthresh_segments: u32,
+    /// Slow-start threshold, segments; `None` as long as there is none.
+    pub ssthresh_segments: Option<u32>,
     /// Largest segment it sends, bytes of payload.
     pub mss_bytes: u32,
     /// Segments that are not acknowledged.
@@ -87,7 +87,8 @@ impl TcpSample {
     /// One line; `at_ns` is the run's time.
     #[must_use]
     pub fn csv(&self, run_begin_monotonic_ns: u64) -> String {
-        let pacing = self.pacing_rate_bps.map(|r| r.to_string()).unwrap_or_default();
+        let or_empty = |value: Option<u64>| value.map(|v| v.to_string()).unwrap_or_default();
+        let pacing = or_empty(self.pacing_rate_bps);
         format!(
             "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{pacing},{}",
             self.monotonic_ns.saturating_sub(run_begin_monotonic_ns),
@@ -97,9 +98,9 @@ impl TcpSample {
             self.congestion,
             self.rtt_us,
             self.rtt_var_us,
-            self.rtt_min_us,
+            or_empty(self.rtt_min_us.map(u64::from)),
             self.cwnd_segments,
-            self.ssthresh_segments,
+            or_empty(self.ssthresh_segments.map(u64::from)),
             self.mss_bytes,
             self.unacked_segments,
             self.lost_segments,
@@ -274,9 +275,9 @@ fn sample_of(body: &[u8], at: u64) -> Option<TcpSample> {
         congestion,
         rtt_us: word(68),
         rtt_var_us: word(72),
-        rtt_min_us: word(148),
+        rtt_min_us: Some(word(148)).filter(|us| *us != u32::MAX),
         cwnd_segments: word(80),
-        ssthresh_segments: word(76),
+        ssthresh_segments: Some(word(76)).filter(|n| *n < 0x7fff_ffff),
         mss_bytes: word(16),
         unacked_segments: word(24),
         lost_segments: word(32),

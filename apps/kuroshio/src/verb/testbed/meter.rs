@@ -183,20 +183,31 @@ fn ls(which: &super::Which) -> Result<ExitCode, Failure> {
         for series in meter["series"].as_array().into_iter().flatten() {
             let stream = series["stream"].as_str().unwrap_or("all");
             let spread = &series["spread"];
+            let ns = |of: &str, name: &str| spread[of][name].as_u64().map_or("-".to_owned(), |ns| ns.to_string());
             line(&format!(
-                "  {stream}: in {}, out {} frames, {} B; gap p50 {} ns; one-way delay p50 {} p99 {} ns; jitter {} ns",
+                "  {stream}: in {}, out {} frames, {} B; dropped {}; gap p50 {} ns; ends p50 {} ns apart; one-way \
+                 delay p50 {} p99 {} ns; jitter {} ns",
                 series["arrived_frames"],
                 series["departed_frames"],
                 series["departed_bytes"],
-                spread["gap_ns"]["p50"],
-                spread["one_way_delay_ns"]["p50"],
-                spread["one_way_delay_ns"]["p99"],
+                dropped(series),
+                ns("gap_ns", "p50"),
+                ns("end_to_end_ns", "p50"),
+                ns("one_way_delay_ns", "p50"),
+                ns("one_way_delay_ns", "p99"),
                 spread["jitter_rfc3550_ns"],
             ))?;
         }
     }
     line(&cost_line(&all["cost"]))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Frames of every cause.
+fn dropped(series: &Value) -> u64 {
+    let causes = kuroshio_core::meter::Cause::ALL;
+    let frames = causes.map(|c| series[format!("dropped_{}_frames", c.name()).as_str()].as_u64());
+    frames.into_iter().flatten().sum()
 }
 
 /// What the meters cost, for a person.
@@ -215,7 +226,7 @@ pub(super) fn cost_line(cost: &Value) -> String {
 }
 
 /// The columns of a window in CSV: all that a row has but the kind of the event.
-const COLUMNS: [&str; 21] = [
+const COLUMNS: [&str; 22] = [
     "meter",
     "at",
     "stream",
@@ -235,6 +246,7 @@ const COLUMNS: [&str; 21] = [
     "dropped_lost_frames",
     "queue_max_bytes",
     "queue_mean_bytes",
+    "one_way_delay_min_ns",
     "one_way_delay_mean_ns",
     "one_way_delay_max_ns",
 ];
