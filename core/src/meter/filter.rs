@@ -121,9 +121,11 @@ fn holds(term: Step, key: &StreamKey) -> bool {
             None => key.vlan.is_some(),
         },
         (Step::Protocol(wanted), Some(flow)) => flow.protocol == wanted,
-        (Step::Net(side, net, bits), Some(flow)) => {
-            sides(side, within(flow.source, net, bits), within(flow.destination, net, bits))
-        }
+        (Step::Net(side, net, bits), Some(flow)) => sides(
+            side,
+            within(flow.source, net, bits),
+            within(flow.destination, net, bits),
+        ),
         (Step::Ports(side, low, high), Some(flow)) => {
             let has_ports = flow.protocol == PROTOCOL_TCP || flow.protocol == PROTOCOL_UDP;
             let in_range = |port: u16| (low..=high).contains(&port);
@@ -167,7 +169,10 @@ impl FromStr for Filter {
         if !parser.tokens.is_empty() {
             parser.or()?;
             if let Some((at, word)) = parser.peek() {
-                return Err(fail(at, alloc::format!("{word:?}: and, or or the end is expected")));
+                return Err(fail(
+                    at,
+                    alloc::format!("{word:?}: and, or or the end is expected"),
+                ));
             }
         }
         Ok(Filter {
@@ -357,7 +362,10 @@ impl<'a> Parser<'a> {
                     .and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)))
                     .filter(|(low, high): &(u16, u16)| low <= high);
                 let (low, high) = pair.ok_or_else(|| {
-                    fail(at, alloc::format!("{word:?}: two ports are expected, such as 5001-5010"))
+                    fail(
+                        at,
+                        alloc::format!("{word:?}: two ports are expected, such as 5001-5010"),
+                    )
                 })?;
                 Ok(Step::Ports(side, low, high))
             }
@@ -398,11 +406,13 @@ fn address(at: usize, word: &str, side: Side) -> Result<Step, FilterError> {
         .map_err(|_| bad("an address is expected, such as 10.0.1.2, fd00:1::2 or 10.0.1.0/24"))?;
     let most = if ip.is_ipv4() { 32 } else { 128 };
     let bits = match bits {
-        Some(bits) => bits
-            .parse()
-            .ok()
-            .filter(|bits| *bits <= most)
-            .ok_or_else(|| bad(if most == 32 { "0 to 32 bits" } else { "0 to 128 bits" }))?,
+        Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(|| {
+            bad(if most == 32 {
+                "0 to 32 bits"
+            } else {
+                "0 to 128 bits"
+            })
+        })?,
         None => most,
     };
     Ok(Step::Net(side, ip, bits))

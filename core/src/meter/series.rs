@@ -102,7 +102,8 @@ pub struct Sum {
     pub departed_payload_bytes: u64,
     /// Frames that did not, by cause.
     pub dropped_frames: [u64; 5],
-    /// Deepest queue, bytes of frames; exact, because a queue grows at arrivals only.
+    /// Deepest queue that frames left behind as they came and went, bytes of frames. Over all time it is exact, because
+    /// a queue grows at arrivals only.
     pub queue_max_bytes: u64,
     /// Sum of the depths that arriving frames left behind them; by [`Sum::queue_samples`] a mean.
     pub queue_sum_bytes: u128,
@@ -152,9 +153,12 @@ impl Sum {
             What::Vanished(cause, frames) => self.drop(cause, frames),
             What::Departed => {
                 self.departed_frames += 1;
+                self.queue_max_bytes = self.queue_max_bytes.max(event.queued_bytes);
                 self.departed_bytes += u64::from(event.frame_bytes);
                 self.departed_payload_bytes += u64::from(event.payload_bytes);
-                let Some(delay) = event.one_way_delay_ps() else { return };
+                let Some(delay) = event.one_way_delay_ps() else {
+                    return;
+                };
                 self.delay_min_ps = match self.delay_frames {
                     0 => delay,
                     _ => self.delay_min_ps.min(delay),

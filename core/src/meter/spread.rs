@@ -65,7 +65,9 @@ impl Spread {
             }
         }
         self.last = Some((start, end));
-        let Some(delay) = event.one_way_delay_ps() else { return };
+        let Some(delay) = event.one_way_delay_ps() else {
+            return;
+        };
         self.delay_ps.record(delay);
         if let Some(last) = self.last_delay {
             let difference = delay.abs_diff(last);

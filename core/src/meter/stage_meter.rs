@@ -60,7 +60,10 @@ impl MeterConfig {
             }
         }
         if self.keep == 0 || self.keep > METER_KEEP_MAX {
-            return Err(alloc::format!("keep: {}: 1 to {METER_KEEP_MAX} windows", self.keep));
+            return Err(alloc::format!(
+                "keep: {}: 1 to {METER_KEEP_MAX} windows",
+                self.keep
+            ));
         }
         if self.streams > METER_STREAMS_MAX {
             return Err(alloc::format!(

@@ -34,7 +34,11 @@ fn filters_take_what_they_say() {
     let six = key("tcp fd00:1::1 fd00:1::2", (1, 2));
     let ping = key("icmp 10.0.1.7 10.0.2.9", (0, 0));
     let tagged = StreamKey { vlan: Some(5), ..tcp };
-    let arp = StreamKey { vlan: None, ethertype: 0x0806, flow: None };
+    let arp = StreamKey {
+        vlan: None,
+        ethertype: 0x0806,
+        flow: None,
+    };
     let all = [tcp, udp, six, ping, tagged, arp];
     for (text, taken) in [
         ("", "tuspga"),
@@ -92,12 +96,23 @@ fn a_bad_filter_says_where() {
         assert!(error.to_string().contains(words), "{text}: {error}");
     }
     let deep = format!("{}tcp{}", "(".repeat(33), ")".repeat(33));
-    assert!(deep.parse::<Filter>().expect_err("deep").problem.contains("deeper than 32"));
+    assert!(
+        deep.parse::<Filter>()
+            .expect_err("deep")
+            .problem
+            .contains("deeper than 32")
+    );
     let long = format!("tcp{}", " or tcp".repeat(64));
     assert!(long.parse::<Filter>().expect_err("long").problem.contains("128"));
     let fits = format!("tcp{}", " or tcp".repeat(63));
     assert!(fits.parse::<Filter>().is_ok());
-    assert!("x".repeat(1_025).parse::<Filter>().expect_err("bytes").problem.contains("1024"));
+    assert!(
+        "x".repeat(1_025)
+            .parse::<Filter>()
+            .expect_err("bytes")
+            .problem
+            .contains("1024")
+    );
 }
 
 #[test]
@@ -105,7 +120,10 @@ fn the_key_of_any_bytes() {
     let mut frame = vec![0u8; 12];
     frame.extend([0x81, 0x00, 0x60, 0x05, 0x08, 0x06, 0, 1]);
     let (key, payload) = StreamKey::of(&frame);
-    assert_eq!((key.vlan, key.ethertype, key.flow, payload), (Some(5), 0x0806, None, 0));
+    assert_eq!(
+        (key.vlan, key.ethertype, key.flow, payload),
+        (Some(5), 0x0806, None, 0)
+    );
     for end in 0..frame.len() {
         let (cut, _) = StreamKey::of(&frame[..end]);
         assert!(cut.flow.is_none());
@@ -143,7 +161,8 @@ fn distances_delay_and_jitter_are_exact() {
     assert_eq!(spread.delay_ps().max(), Some(7_016_000));
     // Without a wire only ends are known.
     let mut bare = Spread::new(None);
-    ends.into_iter().for_each(|end| bare.add(&departed(end, 0, 1_518)));
+    ends.into_iter()
+        .for_each(|end| bare.add(&departed(end, 0, 1_518)));
     assert_eq!((bare.gap_ps().count(), bare.end_to_end_ps().count()), (0, 2));
 }
 
@@ -187,7 +206,10 @@ fn streams_beyond_the_room_are_in_the_sum_alone() {
     }
     meter.add(3, || Some(udp), &departed(1_000, 0, 100));
     meter.add(4, || None, &departed(1_000, 0, 100));
-    let lost = Event { what: What::Vanished(Cause::Lost, 3), ..departed(5_000, 0, 300) };
+    let lost = Event {
+        what: What::Vanished(Cause::Lost, 3),
+        ..departed(5_000, 0, 300)
+    };
     meter.add(u32::MAX, || None, &lost);
     let total = |n: usize| meter.series()[n].windows[0].total().departed_frames;
     assert_eq!(meter.series().len(), 3);
@@ -201,7 +223,11 @@ fn streams_beyond_the_room_are_in_the_sum_alone() {
 #[test]
 fn a_window_closes_when_the_mark_passes_its_end() {
     let mut windows = RollingWindows::new(PicoDuration::from_ps(10), 2);
-    let ends = |w: &RollingWindows| w.closed(0).map(|(i, s)| (i, s.departed_frames)).collect::<Vec<_>>();
+    let ends = |w: &RollingWindows| {
+        w.closed(0)
+            .map(|(i, s)| (i, s.departed_frames))
+            .collect::<Vec<_>>()
+    };
     for at in [19, 3, 25, 9, 10] {
         windows.add(&departed(at, 0, 100));
     }

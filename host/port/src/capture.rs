@@ -112,7 +112,9 @@ impl Capture {
     /// # Errors
     /// As [`Capture::open_here`].
     pub fn open_snap(interface: &str, snap: usize) -> io::Result<Self> {
-        let slot = (snap.min(SNAP_MAX) + SLOT_HEAD).next_power_of_two().max(SLOT_BYTES);
+        let slot = (snap.min(SNAP_MAX) + SLOT_HEAD)
+            .next_power_of_two()
+            .max(SLOT_BYTES);
         Self::open_slots(interface, RING_BYTES / slot, slot)
     }
 

@@ -17,7 +17,9 @@ const RUNS: usize = 5;
 /// A TCP segment of a stream.
 fn frame(stream: u32) -> Vec<u8> {
     let mut frame = vec![0u8; 12];
-    frame.extend([0x08, 0x00, 0x45, 0, 0x05, 0xdc, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 1, 1, 10, 0, 1, 2]);
+    frame.extend([
+        0x08, 0x00, 0x45, 0, 0x05, 0xdc, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 1, 1, 10, 0, 1, 2,
+    ]);
     frame.extend((40_000 + stream as u16).to_be_bytes());
     frame.extend(5_201u16.to_be_bytes());
     frame.extend([0; 8]);
@@ -66,7 +68,9 @@ fn counting(widths: u64, streams: usize) -> u64 {
                 what: if n % 2 == 0 { What::Arrived } else { What::Departed },
                 frame_bytes: 1_518,
                 payload_bytes: 1_448,
-                entered: Some(PicoTime::from_ps(at.as_ps().saturating_sub(5_000_000_000 + n % 977))),
+                entered: Some(PicoTime::from_ps(
+                    at.as_ps().saturating_sub(5_000_000_000 + n % 977),
+                )),
                 queued_bytes: n % 65_536,
             };
             let stream = (n / 2) as u32 % STREAMS;
@@ -85,11 +89,17 @@ fn main() {
     let mut lines = vec![("read_stream".to_owned(), read)];
     for widths in [1, 2, 8] {
         for streams in [0, 16] {
-            lines.push((format!("count_{widths}_widths_{streams}_streams"), counting(widths, streams)));
+            lines.push((
+                format!("count_{widths}_widths_{streams}_streams"),
+                counting(widths, streams),
+            ));
         }
     }
     if json {
-        let fields: Vec<String> = lines.iter().map(|(name, ns)| format!("\"{name}_ns\":{ns}")).collect();
+        let fields: Vec<String> = lines
+            .iter()
+            .map(|(name, ns)| format!("\"{name}_ns\":{ns}"))
+            .collect();
         println!("{{{}}}", fields.join(","));
     } else {
         for (name, ns) in lines {

@@ -66,17 +66,26 @@ fn what_is_wrong_is_refused_with_its_place() {
         ("name = \"m\"\nat = \"z/p0\"", "x/p0, y/p0, l:a>b, l:b>a"),
         ("name = \"m\"\nat = \"p0\"", "x/p0"),
         ("name = \"m\"\nat = \"l\"", "l:a>b"),
-        ("name = \"m\"\nat = \"l:a>b\"\ndirection = \"sent\"", "link:from>to"),
+        (
+            "name = \"m\"\nat = \"l:a>b\"\ndirection = \"sent\"",
+            "link:from>to",
+        ),
         ("name = \"m\"\nat = \"y/p0\"\ndirection = \"shaped\"", "no shaper"),
         ("name = \"m\"\nat = \"x/p0\"\ndirection = \"out\"", "received"),
-        ("name = \"m\"\nat = \"x/p0\"\nfilter = \"tcp und udp\"", "character 5"),
+        (
+            "name = \"m\"\nat = \"x/p0\"\nfilter = \"tcp und udp\"",
+            "character 5",
+        ),
         ("name = \"m\"\nat = \"x/p0\"\nwindows = [\"1us\"]", "500us"),
         ("name = \"m\"\nat = \"x/p0\"\nwindows = [\"5\"]", "unit"),
         ("name = \"m\"\nat = \"x/p0\"\nkeep = 0", "65536"),
         ("name = \"m\"\nat = \"x/p0\"\nstreams = 65", "64"),
         ("name = \"m\"\nat = \"x/p0\"\nwidth = \"1s\"", "width"),
         ("name = \"a b\"\nat = \"x/p0\"", "letters"),
-        ("name = \"m\"\nat = \"x/p0\"\n[[meter]]\nname = \"m\"\nat = \"y/p0\"", "twice"),
+        (
+            "name = \"m\"\nat = \"x/p0\"\n[[meter]]\nname = \"m\"\nat = \"y/p0\"",
+            "twice",
+        ),
     ] {
         let error = with(&format!("[[meter]]\n{meter}\n")).expect_err(meter);
         assert!(error.contains(words), "{meter}: {error}");

@@ -5,6 +5,7 @@
 //! body here, name it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs` and a `[[bin]]` in `fuzz/Cargo.toml`.
 
 mod chunk;
+mod meter;
 mod peer;
 mod plan;
 mod units;
@@ -22,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     ("plan_arbiter", plan::run),
     ("messages", peer::messages),
     ("tickets", peer::tickets),
+    ("meter_filter", meter::run),
 ];
 
 /// Runs the target called `name`.

@@ -298,7 +298,8 @@ impl Engine {
             }
         }
         if let Some(observer) = self.observer.as_mut().filter(|o| o.wants(stage)) {
-            observer.departed(stage, at, len, meta.tag);
+            let queued = self.stages.get_mut(stage).map(|s| s.counters().queued);
+            observer.departed(stage, at, len, meta.tag, queued.unwrap_or(FrameBytes::ZERO));
         }
         meta.hop += 1;
         frame.set_meta(meta);

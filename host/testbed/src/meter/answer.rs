@@ -48,7 +48,10 @@ fn sum(sum: &Sum, into: &mut Map<String, Value>) {
     put("queue_mean_bytes", json!(sum.queue_mean_bytes()));
     let ns = |ps: u64| (sum.delay_frames > 0).then_some(ps / 1_000);
     put("one_way_delay_min_ns", json!(ns(sum.delay_min_ps)));
-    put("one_way_delay_mean_ns", json!(sum.delay_mean_ps().map(|ps| ps / 1_000)));
+    put(
+        "one_way_delay_mean_ns",
+        json!(sum.delay_mean_ps().map(|ps| ps / 1_000)),
+    );
     put("one_way_delay_max_ns", json!(ns(sum.delay_max_ps)));
 }
 
@@ -63,7 +66,10 @@ fn row(named: &Named, series: &MeterSeries, width: PicoDuration, index: u64, win
     row.insert("at".into(), json!(named.spec.at));
     row.insert("stream".into(), stream_name(series));
     row.insert("window".into(), json!(index));
-    row.insert("start_ns".into(), json!(index.saturating_mul(width.as_ps()) / 1_000));
+    row.insert(
+        "start_ns".into(),
+        json!(index.saturating_mul(width.as_ps()) / 1_000),
+    );
     row.insert("width_ns".into(), json!(width.as_ns()));
     let bits = u128::from(window.departed_bytes) * 8 * 1_000_000_000_000;
     let rate = u64::try_from(bits / u128::from(width.as_ps().max(1))).unwrap_or(u64::MAX);
@@ -73,7 +79,12 @@ fn row(named: &Named, series: &MeterSeries, width: PicoDuration, index: u64, win
 }
 
 /// Closed windows of one width from a number on. An error names the widths there are.
-pub(crate) fn rows(state: &State, named: &Named, width: Option<PicoDuration>, from: u64) -> Result<Value, String> {
+pub(crate) fn rows(
+    state: &State,
+    named: &Named,
+    width: Option<PicoDuration>,
+    from: u64,
+) -> Result<Value, String> {
     let widths = &named.spec.config.widths;
     let narrowest = widths.iter().min().copied();
     let wanted = width.or(narrowest);
@@ -85,7 +96,9 @@ pub(crate) fn rows(state: &State, named: &Named, width: Option<PicoDuration>, fr
     let mut next = u64::MAX;
     let mut first_kept = 0;
     for (number, series) in named.meter.series().iter().enumerate() {
-        let Some(windows) = series.windows.get(n) else { continue };
+        let Some(windows) = series.windows.get(n) else {
+            continue;
+        };
         next = next.min(windows.next_index());
         if windows.discarded() != &Sum::default() {
             first_kept = first_kept.max(windows.closed(0).next().map_or(0, |(i, _)| i));
@@ -182,10 +195,7 @@ pub(crate) fn histogram(named: &Named, of: &str, stream: Option<&str>) -> Result
     };
     let all = named.meter.series();
     let series = all.iter().find(wanted).ok_or_else(|| {
-        let names: Vec<String> = all
-            .iter()
-            .filter_map(|s| Some(s.stream?.to_string()))
-            .collect();
+        let names: Vec<String> = all.iter().filter_map(|s| Some(s.stream?.to_string())).collect();
         format!("no stream {:?}, but {}", stream.unwrap_or(""), names.join(", "))
     })?;
     let histogram = match of {

@@ -242,9 +242,9 @@ impl Observer {
         });
     }
 
-    /// A frame has come out of a stage.
-    pub fn departed(&mut self, stage: usize, at: PicoTime, len: FrameBytes, tag: Tag) {
-        self.timed(|own| own.push(stage, at, What::Departed, len.get(), 0, tag));
+    /// A frame has come out of a stage, in whose queue so much waits then.
+    pub fn departed(&mut self, stage: usize, at: PicoTime, len: FrameBytes, tag: Tag, queued: FrameBytes) {
+        self.timed(|own| own.push(stage, at, What::Departed, len.get(), queued.get(), tag));
     }
 
     /// Everything that a stage had to do by `at` is done.
@@ -356,7 +356,9 @@ mod tests {
 
     fn frame(port: u8) -> Vec<u8> {
         let mut frame = vec![0u8; 12];
-        frame.extend([0x08, 0, 0x45, 0, 0, 38, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([
+            0x08, 0, 0x45, 0, 0, 38, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
         frame.extend([0, port, 0, 80, 0, 18, 0, 0]);
         frame.resize(60, 0);
         frame
@@ -382,7 +384,10 @@ mod tests {
     #[test]
     fn streams_have_one_number_for_all_threads() {
         let table = Arc::new(StreamTable::default());
-        let ((mut a, _ends_a), (mut b, _ends_b)) = (Observer::new(Arc::clone(&table)), Observer::new(Arc::clone(&table)));
+        let ((mut a, _ends_a), (mut b, _ends_b)) = (
+            Observer::new(Arc::clone(&table)),
+            Observer::new(Arc::clone(&table)),
+        );
         assert_eq!(a.enter(ps(1), &frame(1)).stream, 0, "nothing is metered yet");
         a.want(&[true]);
         b.want(&[true]);
@@ -407,7 +412,7 @@ mod tests {
         // One that the discipline refuses at its arrival is in that event, a further one is not.
         observer.arrived(1, ps(3), Fate::Refused, len, tag, &counters(7, 5));
         observer.arrived(1, ps(4), Fate::QueueFull, len, tag, &counters(7, 5));
-        observer.departed(1, ps(5), len, tag);
+        observer.departed(1, ps(5), len, tag, FrameBytes::new(7));
         observer.publish(ps(2_000_000_000));
         let batch = ends.full.try_recv().expect("a batch");
         let what: Vec<What> = batch.records.iter().map(|r| r.event.what).collect();
@@ -439,7 +444,7 @@ mod tests {
         let more = 10;
         // The batch in hand is one beyond those on their way.
         for n in 0..room + BATCH_RECORDS as u64 + more {
-            observer.departed(0, ps(n), FrameBytes::new(64), Tag::default());
+            observer.departed(0, ps(n), FrameBytes::new(64), Tag::default(), FrameBytes::new(0));
         }
         let mut records = 0;
         let mut missed = 0;

@@ -17,7 +17,7 @@ use super::spec::{MAX_METERS, MAX_SERIES, MAX_WINDOWS, MeterSpec};
 use crate::topology::Topology;
 
 /// Between two looks for batches.
-const LOOK_NS: u64 = 2_000_000;
+const LOOK_NS: u64 = 5_000_000;
 
 /// A meter that runs.
 #[derive(Debug)]
@@ -158,7 +158,9 @@ impl Meters {
         };
         let series: usize = configs().map(|c| c.series()).sum();
         if series > MAX_SERIES {
-            return Err(format!("{series} series (streams and sums) of all meters: at most {MAX_SERIES}"));
+            return Err(format!(
+                "{series} series (streams and sums) of all meters: at most {MAX_SERIES}"
+            ));
         }
         let windows: usize = configs().map(|c| c.windows()).sum();
         if windows > MAX_WINDOWS {

@@ -168,7 +168,9 @@ impl MeterRequest {
         }
         if let Some(port) = topology.port_number(&self.at) {
             let direction = self.direction.unwrap_or_default();
-            if direction == Direction::Shaped && shaper_stages(topology).get(port).copied().flatten().is_none() {
+            if direction == Direction::Shaped
+                && shaper_stages(topology).get(port).copied().flatten().is_none()
+            {
                 return Err(format!("direction: {} has no shaper", self.at));
             }
             return Ok(Place::Port(port, direction));

@@ -178,7 +178,9 @@ impl Sampler {
                         };
                     }
                     SOCK_DIAG_BY_FAMILY if message.sequence == self.sequence => {
-                        let Some(sample) = sample_of(message.body, at) else { continue };
+                        let Some(sample) = sample_of(message.body, at) else {
+                            continue;
+                        };
                         if samples.len() < MAX_SOCKETS {
                             samples.push(sample);
                         } else {

@@ -50,10 +50,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let usage = |problem: String| Failure::usage(format!("testbed capture: {problem}"));
     let filter: Filter = args.filter.parse().map_err(|e| usage(format!("{e}")))?;
     if args.snaplen == 0 || args.snaplen > SNAPLEN_MAX {
-        return Err(usage(format!("--snaplen {}: 1 to {SNAPLEN_MAX} bytes", args.snaplen)));
+        return Err(usage(format!(
+            "--snaplen {}: 1 to {SNAPLEN_MAX} bytes",
+            args.snaplen
+        )));
     }
     let Some((host, interface)) = args.port.split_once('/') else {
-        return Err(usage(format!("{:?}: a port is HOST/PORT, such as tokyo/p0", args.port)));
+        return Err(usage(format!(
+            "{:?}: a port is HOST/PORT, such as tokyo/p0",
+            args.port
+        )));
     };
     let (_, mut client) = pick(args.which.name.as_deref())?;
     let status = client.ask(&json!({ "do": "status" })).map_err(asked)?;
@@ -65,7 +71,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         .filter_map(|p| p["port"].as_str())
         .collect();
     if !ports.contains(&interface) {
-        return Err(usage(format!("no port {interface:?} of {host}, but {}", ports.join(", "))));
+        return Err(usage(format!(
+            "no port {interface:?} of {host}, but {}",
+            ports.join(", ")
+        )));
     }
     let options = CaptureOptions {
         interface: interface.to_owned(),
@@ -90,7 +99,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (frames, missed) = (report.frames, report.missed_frames);
     if args.which.json {
         let seen = report.seen_frames;
-        line(&json!({ "file": args.out, "frames": frames, "seen_frames": seen, "missed_frames": missed }).to_string())?;
+        line(
+            &json!({ "file": args.out, "frames": frames, "seen_frames": seen, "missed_frames": missed })
+                .to_string(),
+        )?;
     } else {
         line(&format!("{frames} frames; missed {missed}"))?;
     }

@@ -179,11 +179,19 @@ fn ls(which: &super::Which) -> Result<ExitCode, Failure> {
             Some("") | None => "everything".to_owned(),
             Some(filter) => filter.to_owned(),
         };
-        line(&format!("{} at {}: {filter}", text(&meter["meter"]), text(&meter["at"])))?;
+        line(&format!(
+            "{} at {}: {filter}",
+            text(&meter["meter"]),
+            text(&meter["at"])
+        ))?;
         for series in meter["series"].as_array().into_iter().flatten() {
             let stream = series["stream"].as_str().unwrap_or("all");
             let spread = &series["spread"];
-            let ns = |of: &str, name: &str| spread[of][name].as_u64().map_or("-".to_owned(), |ns| ns.to_string());
+            let ns = |of: &str, name: &str| {
+                spread[of][name]
+                    .as_u64()
+                    .map_or("-".to_owned(), |ns| ns.to_string())
+            };
             line(&format!(
                 "  {stream}: in {}, out {} frames, {} B; dropped {}; gap p50 {} ns; ends p50 {} ns apart; one-way \
                  delay p50 {} p99 {} ns; jitter {} ns",
@@ -212,7 +220,10 @@ fn dropped(series: &Value) -> u64 {
 
 /// What the meters cost, for a person.
 pub(super) fn cost_line(cost: &Value) -> String {
-    let percent = |ppm: &Value| ppm.as_f64().map_or("?".to_owned(), |ppm| format!("{:.2} %", ppm / 1e4));
+    let percent = |ppm: &Value| {
+        ppm.as_f64()
+            .map_or("?".to_owned(), |ppm| format!("{:.2} %", ppm / 1e4))
+    };
     let ns = |v: &Value| v.as_u64().map_or("?".to_owned(), |ns| format!("{ns} ns"));
     format!(
         "meters cost: {} per frame in the emulator ({} of its core), {} per frame in a thread of their own ({} of a \
@@ -303,7 +314,8 @@ fn read(
                 writeln!(out, "{}", COLUMNS.join(",")).map_err(told)?;
             }
         } else if let Some(lost) = answer["lost_before"].as_u64().filter(|lost| *lost > from) {
-            let problem = format!("windows {from} to {lost} left the meter before they were read: a larger keep");
+            let problem =
+                format!("windows {from} to {lost} left the meter before they were read: a larger keep");
             return Err(failed(problem));
         }
         first = false;
@@ -321,7 +333,9 @@ fn read(
         out.flush().map_err(told)?;
         if last {
             if let Some(missed) = answer["missed_events"].as_u64().filter(|m| *m > 0) {
-                return Err(failed(format!("the meters missed {missed} events: their figures are too low")));
+                return Err(failed(format!(
+                    "the meters missed {missed} events: their figures are too low"
+                )));
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -339,7 +353,10 @@ fn histogram(meter: &str, of: &str, stream: Option<&str>, which: &super::Which) 
     }
     line("from_ps,to_ps,frames")?;
     for bucket in answer["buckets"].as_array().into_iter().flatten() {
-        line(&format!("{},{},{}", bucket["from_ps"], bucket["to_ps"], bucket["frames"]))?;
+        line(&format!(
+            "{},{},{}",
+            bucket["from_ps"], bucket["to_ps"], bucket["frames"]
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

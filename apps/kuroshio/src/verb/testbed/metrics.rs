@@ -48,7 +48,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     if !address.ip().is_loopback() {
-        let problem = format!("testbed metrics: --listen {address}: a loopback address, such as 127.0.0.1:9090");
+        let problem =
+            format!("testbed metrics: --listen {address}: a loopback address, such as 127.0.0.1:9090");
         return Err(Failure::usage(problem));
     }
     let listener = TcpListener::bind(address).map_err(|e| failed(format!("{address}: {e}")))?;
@@ -71,7 +72,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 struct Gone(Failure);
 
 fn serve(stream: &TcpStream, client: &mut Client, name: &str) -> Result<(), Gone> {
-    let Some(path) = request(stream) else { return Ok(()) };
+    let Some(path) = request(stream) else {
+        return Ok(());
+    };
     let (status, body) = match path.as_str() {
         "/metrics" => ("200 OK", exposition(client, name).map_err(Gone)?),
         _ => ("404 Not Found", "GET /metrics\n".to_owned()),
@@ -82,7 +85,9 @@ fn serve(stream: &TcpStream, client: &mut Client, name: &str) -> Result<(), Gone
         body.len()
     );
     let mut stream = stream;
-    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+    let _ = stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body.as_bytes()));
     Ok(())
 }
 
@@ -93,7 +98,9 @@ fn request(mut stream: &TcpStream) -> Option<String> {
     let mut head = Vec::new();
     let mut part = [0u8; 1024];
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
-        let left = end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero())?;
+        let left = end
+            .checked_duration_since(Instant::now())
+            .filter(|d| !d.is_zero())?;
         stream.set_read_timeout(Some(left)).ok()?;
         let read = stream.read(&mut part).ok().filter(|n| *n > 0)?;
         head.extend_from_slice(part.get(..read)?);
@@ -115,7 +122,14 @@ struct Metrics {
 }
 
 impl Metrics {
-    fn add(&mut self, name: &str, kind: &'static str, help: &'static str, labels: &[(&str, &str)], value: &Value) {
+    fn add(
+        &mut self,
+        name: &str,
+        kind: &'static str,
+        help: &'static str,
+        labels: &[(&str, &str)],
+        value: &Value,
+    ) {
         // What was not measured has no sample.
         if value.is_null() {
             return;
@@ -143,7 +157,10 @@ impl Metrics {
 }
 
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 fn exposition(client: &mut Client, name: &str) -> Result<String, Failure> {
@@ -170,20 +187,43 @@ fn exposition(client: &mut Client, name: &str) -> Result<String, Failure> {
         }
     }
     let lost = &stats["machine_lost_frames"];
-    metrics.add("machine_lost_frames_total", "counter", "Frames that the machine lost", &[own], lost);
+    metrics.add(
+        "machine_lost_frames_total",
+        "counter",
+        "Frames that the machine lost",
+        &[own],
+        lost,
+    );
     for meter in meters["meters"].as_array().into_iter().flatten() {
         let (meter_name, at) = (text(&meter["meter"]), text(&meter["at"]));
         for series in meter["series"].as_array().into_iter().flatten() {
             let stream = series["stream"].as_str().unwrap_or("all");
-            let labels = [own, ("meter", meter_name.as_str()), ("at", at.as_str()), ("stream", stream)];
+            let labels = [
+                own,
+                ("meter", meter_name.as_str()),
+                ("at", at.as_str()),
+                ("stream", stream),
+            ];
             metered(&mut metrics, series, &labels);
         }
     }
     let cost = &meters["cost"];
     let help = "Events that the meters missed: their figures are too low";
-    metrics.add("meter_missed_events_total", "counter", help, &[own], &cost["missed_events"]);
+    metrics.add(
+        "meter_missed_events_total",
+        "counter",
+        help,
+        &[own],
+        &cost["missed_events"],
+    );
     let help = "Time that metering a frame takes in the emulator's thread";
-    metrics.add("meter_emulator_ns_per_frame", "gauge", help, &[own], &cost["emulator_ns_per_frame"]);
+    metrics.add(
+        "meter_emulator_ns_per_frame",
+        "gauge",
+        help,
+        &[own],
+        &cost["emulator_ns_per_frame"],
+    );
     Ok(metrics.text())
 }
 
@@ -191,15 +231,29 @@ fn stage(metrics: &mut Metrics, kind: &str, stage: &Value, labels: &[(&str, &str
     let mut count = |name: &str, help, value: &Value| {
         metrics.add(&format!("{kind}_{name}"), "counter", help, labels, value);
     };
-    count("arrived_frames_total", "Frames that arrived", &stage["arrived"]["frames"]);
-    count("departed_frames_total", "Frames that came out", &stage["departed"]["frames"]);
+    count(
+        "arrived_frames_total",
+        "Frames that arrived",
+        &stage["arrived"]["frames"],
+    );
+    count(
+        "departed_frames_total",
+        "Frames that came out",
+        &stage["departed"]["frames"],
+    );
     count(
         "departed_bytes_total",
         "Bytes that came out, MAC header to FCS",
         &stage["departed"]["bytes"],
     );
     let help = "Bytes of frames that wait in the queue";
-    metrics.add(&format!("{kind}_queued_bytes"), "gauge", help, labels, &stage["queued_bytes"]);
+    metrics.add(
+        &format!("{kind}_queued_bytes"),
+        "gauge",
+        help,
+        labels,
+        &stage["queued_bytes"],
+    );
     for (cause, field) in [
         ("queue_full", "queue_full"),
         ("aqm", "aqm_dropped"),
@@ -221,10 +275,19 @@ fn metered(metrics: &mut Metrics, series: &Value, labels: &[(&str, &str)]) {
     for (name, help) in [
         ("arrived_frames", "Frames that arrived, by meter"),
         ("departed_frames", "Frames that came out, by meter"),
-        ("departed_bytes", "Bytes that came out, MAC header to FCS, by meter"),
+        (
+            "departed_bytes",
+            "Bytes that came out, MAC header to FCS, by meter",
+        ),
         ("departed_payload_bytes", "Payload bytes that came out, by meter"),
     ] {
-        metrics.add(&format!("meter_{name}_total"), "counter", help, labels, &series[name]);
+        metrics.add(
+            &format!("meter_{name}_total"),
+            "counter",
+            help,
+            labels,
+            &series[name],
+        );
     }
     for cause in ["queue_full", "aqm", "too_big", "fault", "lost"] {
         let labels = [labels, &[("cause", cause)]].concat();
@@ -240,7 +303,13 @@ fn metered(metrics: &mut Metrics, series: &Value, labels: &[(&str, &str)]) {
             }
             let labels = [labels, &[("quantile", quantile)]].concat();
             let help = "Nanoseconds, since the meter's start";
-            metrics.add(&format!("meter_{name}_ns"), "gauge", help, &labels, &spread[field][field_name]);
+            metrics.add(
+                &format!("meter_{name}_ns"),
+                "gauge",
+                help,
+                &labels,
+                &spread[field][field_name],
+            );
         }
     }
     let jitter = &spread["jitter_rfc3550_ns"];

@@ -29,7 +29,13 @@ pub fn write(
     };
     let mut totals = Table::new(
         "Windows in the plots",
-        &["meter", "windows of", "arrived, frames", "departed, frames", "dropped, frames"],
+        &[
+            "meter",
+            "windows of",
+            "arrived, frames",
+            "departed, frames",
+            "dropped, frames",
+        ],
     );
     for meter in meters {
         let (rows, width_ns, begin) = all_rows(&mut client, meter, window)?;
@@ -64,7 +70,11 @@ pub fn write(
 }
 
 /// Every window that a meter keeps, its width, and the begin of the run.
-fn all_rows(client: &mut Client, meter: &str, window: Option<&str>) -> Result<(Vec<Value>, u64, Value), Failure> {
+fn all_rows(
+    client: &mut Client,
+    meter: &str,
+    window: Option<&str>,
+) -> Result<(Vec<Value>, u64, Value), Failure> {
     let mut rows = Vec::new();
     let mut from = 0;
     loop {
@@ -87,13 +97,22 @@ fn plots(meter: &str, rows: &[Value], width_ns: u64) -> Vec<Plot> {
     let at = rows.first().map_or_else(String::new, |r| text(&r["at"]));
     let stem: String = meter.chars().map(|c| if c == '.' { '-' } else { c }).collect();
     let widths = width_words(width_ns);
-    let mut bandwidth = Plot::new(format!("{stem}-bandwidth"), format!("{meter} at {at}: bandwidth, {widths}"));
+    let mut bandwidth = Plot::new(
+        format!("{stem}-bandwidth"),
+        format!("{meter} at {at}: bandwidth, {widths}"),
+    );
     bandwidth.series = series(rows, "departed_bytes", width_ns, 8e3 / width_ns as f64);
-    let mut queue = Plot::new(format!("{stem}-queue"), format!("{meter} at {at}: deepest queue, {widths}"));
+    let mut queue = Plot::new(
+        format!("{stem}-queue"),
+        format!("{meter} at {at}: deepest queue, {widths}"),
+    );
     queue.y_label = "queue [KiB]".into();
     queue.series = series(rows, "queue_max_bytes", width_ns, 1.0 / 1024.0);
     queue.series.truncate(1);
-    let mut delay = Plot::new(format!("{stem}-delay"), format!("{meter} at {at}: one-way delay, mean, {widths}"));
+    let mut delay = Plot::new(
+        format!("{stem}-delay"),
+        format!("{meter} at {at}: one-way delay, mean, {widths}"),
+    );
     delay.y_label = "one-way delay [ms]".into();
     delay.series = series(rows, "one_way_delay_mean_ns", width_ns, 1e-6);
     vec![bandwidth, queue, delay]
@@ -112,7 +131,10 @@ fn series(rows: &[Value], name: &str, width_ns: u64, scale: f64) -> Vec<Series> 
     let point = |index: u64, y: f64| ((index as f64 + 0.5) * width_ns as f64 / 1e9, y);
     let line = |(n, (stream, values)): (usize, (Option<String>, BTreeMap<u64, f64>))| {
         let first = values.first_key_value().map_or(0, |(i, _)| *i);
-        let last = values.last_key_value().map_or(0, |(i, _)| *i).min(first + MAX_POINTS);
+        let last = values
+            .last_key_value()
+            .map_or(0, |(i, _)| *i)
+            .min(first + MAX_POINTS);
         let points = if sparse {
             values.iter().map(|(i, y)| point(*i, *y)).collect()
         } else {

@@ -51,7 +51,11 @@ fn stream_of(sample: &TcpSample) -> StreamKey {
     );
     StreamKey {
         vlan: None,
-        ethertype: if source.is_ipv4() { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 },
+        ethertype: if source.is_ipv4() {
+            ETHERTYPE_IPV4
+        } else {
+            ETHERTYPE_IPV6
+        },
         flow: Some(FlowKey {
             protocol: PROTOCOL_TCP,
             source,

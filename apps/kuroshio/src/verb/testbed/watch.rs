@@ -137,7 +137,10 @@ fn same<'a>(all: &'a Value, key: &str, name: &Value) -> &'a Value {
 
 /// Bits per second of a counter of bytes.
 fn rate_bps(now: &Value, before: &Value, ns: u64) -> u64 {
-    let bytes = now.as_u64().unwrap_or(0).saturating_sub(before.as_u64().unwrap_or(0));
+    let bytes = now
+        .as_u64()
+        .unwrap_or(0)
+        .saturating_sub(before.as_u64().unwrap_or(0));
     let bps = u128::from(bytes) * 8_000_000_000 / u128::from(ns.max(1));
     u64::try_from(bps).unwrap_or(u64::MAX)
 }
@@ -212,12 +215,17 @@ fn table(name: &str, now: &Value, rows: &[Value]) -> String {
         "{:<44} {:>10} {:>10} {:>6} {:>10} {:>10} {:>9} {:>7} {:>10} {:>10}",
         "", "in Mbps", "out Mbps", "util", "queue KiB", "most KiB", "dropped", "new", "delay p50", "p99 ms"
     );
-    let mbps = |v: &Value| v.as_f64().map_or(String::new(), |bps| format!("{:.3}", bps / 1e6));
+    let mbps = |v: &Value| {
+        v.as_f64()
+            .map_or(String::new(), |bps| format!("{:.3}", bps / 1e6))
+    };
     let kib = |v: &Value| v.as_f64().map_or(String::new(), |b| format!("{:.1}", b / 1024.0));
     let ms = |v: &Value| v.as_f64().map_or(String::new(), |ns| format!("{:.3}", ns / 1e6));
     let count = |v: &Value| v.as_u64().map_or(String::new(), |n| n.to_string());
     for row in rows {
-        let used = row["departed_rate_bps"].as_f64().zip(row["capacity_bps"].as_f64());
+        let used = row["departed_rate_bps"]
+            .as_f64()
+            .zip(row["capacity_bps"].as_f64());
         let used = used.map_or(String::new(), |(rate, capacity)| {
             format!("{:.1}%", 100.0 * rate / capacity.max(1.0))
         });
