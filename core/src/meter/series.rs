@@ -216,6 +216,8 @@ pub struct RollingWindows {
     /// Windows below this number are closed.
     mark: u64,
     discarded: Sum,
+    /// Windows from this number on have not been discarded.
+    kept_from: u64,
     late: u64,
 }
 
@@ -229,6 +231,7 @@ impl RollingWindows {
             open: VecDeque::new(),
             mark: 0,
             discarded: Sum::default(),
+            kept_from: 0,
             late: 0,
         }
     }
@@ -274,8 +277,9 @@ impl RollingWindows {
         self.mark = self.mark.max(mark.as_ps() / self.width.as_ps());
         while let Some(window) = self.open.pop_front_if(|(index, _)| *index < self.mark) {
             if self.closed.len() >= self.keep
-                && let Some((_, oldest)) = self.closed.pop_front()
+                && let Some((index, oldest)) = self.closed.pop_front()
             {
+                self.kept_from = index + 1;
                 self.discarded.merge(&oldest);
             }
             self.closed.push_back(window);
@@ -296,6 +300,11 @@ impl RollingWindows {
     /// What the windows hold that had to leave for later ones.
     pub fn discarded(&self) -> &Sum {
         &self.discarded
+    }
+
+    /// All closed windows from this number on are still there.
+    pub fn kept_from(&self) -> u64 {
+        self.kept_from
     }
 
     /// Events that came behind the mark.

@@ -94,15 +94,13 @@ pub(crate) fn rows(
     };
     let mut found: Vec<(u64, usize, Sum)> = Vec::new();
     let mut next = u64::MAX;
-    let mut first_kept = 0;
+    let mut kept_from = 0;
     for (number, series) in named.meter.series().iter().enumerate() {
         let Some(windows) = series.windows.get(n) else {
             continue;
         };
         next = next.min(windows.next_index());
-        if windows.discarded() != &Sum::default() {
-            first_kept = first_kept.max(windows.closed(0).next().map_or(0, |(i, _)| i));
-        }
+        kept_from = kept_from.max(windows.kept_from());
         let rows = windows.closed(from).take(MAX_ROWS + 1);
         found.extend(rows.map(|(index, sum)| (index, number, *sum)));
     }
@@ -127,7 +125,7 @@ pub(crate) fn rows(
     Ok(json!({
         "rows": rows,
         "next": next.max(from),
-        "lost_before": first_kept,
+        "kept_from": kept_from,
         "width_ns": width.as_ns(),
         "missed_events": state.cost().missed_events,
     }))

@@ -313,9 +313,9 @@ fn read(
             if !which.json {
                 writeln!(out, "{}", COLUMNS.join(",")).map_err(told)?;
             }
-        } else if let Some(lost) = answer["lost_before"].as_u64().filter(|lost| *lost > from) {
+        } else if let Some(kept) = answer["kept_from"].as_u64().filter(|kept| *kept > from) {
             let problem =
-                format!("windows {from} to {lost} left the meter before they were read: a larger keep");
+                format!("windows {from} to {kept} left the meter before they were read: a larger keep");
             return Err(failed(problem));
         }
         first = false;
