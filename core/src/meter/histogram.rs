@@ -130,6 +130,12 @@ impl Histogram {
         None
     }
 
+    /// The buckets that hold something, by rising value: the smallest value of each, its largest, and the count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let held = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        held.map(|(bucket, count)| (lower_end(bucket), upper_end(bucket), *count))
+    }
+
     /// The usual figures.
     pub fn summary(&self) -> Summary {
         let percentile = |ppm| self.percentile_ppm(ppm).unwrap_or(0);
@@ -153,9 +159,17 @@ fn bucket_of(value: u64) -> usize {
     shift as usize * SUB + (value >> shift) as usize
 }
 
+fn shift_of(bucket: usize) -> usize {
+    (bucket / SUB).saturating_sub(1)
+}
+
+/// The smallest value in a bucket.
+fn lower_end(bucket: usize) -> u64 {
+    let shift = shift_of(bucket);
+    ((bucket - shift * SUB) as u64) << shift
+}
+
 /// The largest value in a bucket.
 fn upper_end(bucket: usize) -> u64 {
-    let shift = (bucket / SUB).saturating_sub(1);
-    let lower = ((bucket - shift * SUB) as u64) << shift;
-    lower + ((1u64 << shift) - 1)
+    lower_end(bucket) + ((1u64 << shift_of(bucket)) - 1)
 }

@@ -181,6 +181,11 @@ proptest! {
         prop_assert_eq!(first.max(), values.last().copied());
         prop_assert_eq!(first.min(), values.first().copied());
         prop_assert_eq!(first.count(), values.len() as u64);
+        for (low, high, count) in first.buckets() {
+            let inside = values.iter().filter(|v| (low..=high).contains(*v)).count() as u64;
+            prop_assert_eq!(count, inside);
+        }
+        prop_assert_eq!(first.buckets().map(|b| b.2).sum::<u64>(), first.count());
     }
 
     #[test]

@@ -23,6 +23,15 @@ use crate::{frame_level, sys};
 /// Bytes of a ring slot: header, address and the first 190 bytes of the frame.
 const SLOT_BYTES: usize = 256;
 
+/// Bytes that a slot holds before the frame: the kernel's header, the address, and what aligns them.
+const SLOT_HEAD: usize = 80;
+
+/// Most bytes of a frame that a capture keeps: a slot of 16 KiB.
+pub const SNAP_MAX: usize = (1 << 14) - SLOT_HEAD;
+
+/// Memory of a ring with larger slots.
+const RING_BYTES: usize = 16 << 20;
+
 /// Slots of a ring: at 190,000 frames per second it holds a third of a second.
 const SLOTS: usize = 1 << 16;
 
@@ -59,6 +68,23 @@ pub struct Stamped {
     pub seen: Seen,
 }
 
+/// One captured frame with its first bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct CapturedFrame<'a> {
+    /// `CLOCK_MONOTONIC` when it passed, ns.
+    pub t_ns: u64,
+    /// The kernel's own stamp, `CLOCK_REALTIME`, ns.
+    pub real_ns: u64,
+    /// Bytes of the frame without its check sequence.
+    pub len: usize,
+    /// Payload of each segment of a superframe; 0 for a frame.
+    pub mss: usize,
+    /// Which way it passed.
+    pub direction: Direction,
+    /// Its first bytes, as many as were kept.
+    pub bytes: &'a [u8],
+}
+
 /// What a capture itself lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureStats {
@@ -82,8 +108,23 @@ impl Capture {
     /// `EPERM` without `CAP_NET_RAW`, `ENODEV` when there is no such interface, `ENOMEM` when
     /// there is no room for the ring (16 MiB).
     pub fn open_here(interface: &str) -> io::Result<Self> {
+        Self::open_slots(interface, SLOTS, SLOT_BYTES)
+    }
+
+    /// The same, keeping `snap` bytes of each frame ([`SNAP_MAX`] at most) for [`Capture::drain_frames`].
+    ///
+    /// # Errors
+    /// As [`Capture::open_here`].
+    pub fn open_snap(interface: &str, snap: usize) -> io::Result<Self> {
+        let slot = (snap.min(SNAP_MAX) + SLOT_HEAD)
+            .next_power_of_two()
+            .max(SLOT_BYTES);
+        Self::open_slots(interface, RING_BYTES / slot, slot)
+    }
+
+    fn open_slots(interface: &str, slots: usize, slot_bytes: usize) -> io::Result<Self> {
         let fd = sys::packet_socket()?;
-        let ring = sys::Ring::map(&fd, SLOTS, SLOT_BYTES)?;
+        let ring = sys::Ring::map(&fd, slots, slot_bytes)?;
         sys::packet_bind(&fd, sys::interface_index(interface)?)?;
         Ok(Self {
             ring,
@@ -95,28 +136,41 @@ impl Capture {
     /// Hands every frame that is in the ring to `take`, oldest first, and returns how many there
     /// were. Call it at least every 100 ms, or the ring fills.
     pub fn drain(&mut self, mut take: impl FnMut(Stamped)) -> usize {
+        self.drain_frames(|frame| {
+            let seen = look(frame.bytes, frame.len);
+            let (segments, frame_len) = on_the_wire(frame.len, seen.payload_len as usize, frame.mss);
+            take(Stamped {
+                t_ns: frame.t_ns,
+                frame_len: u32::try_from(frame_len).unwrap_or(u32::MAX),
+                segments: u32::try_from(segments).unwrap_or(u32::MAX),
+                direction: frame.direction,
+                seen,
+            });
+        })
+    }
+
+    /// The same with the bytes that were kept.
+    pub fn drain_frames(&mut self, mut take: impl FnMut(CapturedFrame<'_>)) -> usize {
         let offset_ns = realtime_minus_monotonic_ns();
         let mut count = 0;
-        while let Some(record) = self.ring.next(|slot| {
-            let seen = look(slot.snap, slot.len);
+        while let Some(()) = self.ring.next(|slot| {
             let mss = crate::segment::Vnet::read(slot.vnet).map_or(0, |v| v.mss);
-            let (segments, frame_len) = on_the_wire(slot.len, seen.payload_len as usize, usize::from(mss));
-            Stamped {
+            take(CapturedFrame {
                 t_ns: i128::from(slot.real_ns)
                     .saturating_sub(offset_ns)
                     .try_into()
                     .unwrap_or(0),
-                frame_len: u32::try_from(frame_len).unwrap_or(u32::MAX),
-                segments: u32::try_from(segments).unwrap_or(u32::MAX),
+                real_ns: slot.real_ns,
+                len: slot.len,
+                mss: usize::from(mss),
                 direction: if slot.outgoing {
                     Direction::Out
                 } else {
                     Direction::In
                 },
-                seen,
-            }
+                bytes: slot.snap,
+            });
         }) {
-            take(record);
             count += 1;
             if count == SLOTS {
                 break;

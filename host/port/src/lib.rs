@@ -10,7 +10,7 @@ pub mod segment;
 mod sys;
 mod tap;
 
-pub use capture::{Capture, CaptureStats, Direction, Seen, Stamped, look};
+pub use capture::{Capture, CaptureStats, CapturedFrame, Direction, SNAP_MAX, Seen, Stamped, look};
 pub use interface::{Drops, Interface, joins_arrivals, set_joins_arrivals};
 pub use tap::{MAX_NAME, Tap};
 

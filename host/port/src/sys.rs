@@ -269,7 +269,7 @@ pub(crate) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Asks the kernel for a ring of `slots` slots of `slot_bytes` (power of two, at most a page)
+    /// Asks the kernel for a ring of `slots` slots of `slot_bytes` (power of two, at most a block)
     /// and maps it.
     pub(crate) fn map(fd: &OwnedFd, slots: usize, slot_bytes: usize) -> io::Result<Self> {
         const BLOCK: usize = 1 << 16;

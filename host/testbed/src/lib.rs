@@ -18,6 +18,7 @@ mod emulator;
 mod files;
 mod host;
 pub mod isolate;
+pub mod meter;
 mod net;
 mod netlink;
 mod path;

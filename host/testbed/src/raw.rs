@@ -42,6 +42,8 @@ pub(crate) struct Topology {
     switch: Vec<Router>,
     #[serde(default)]
     link: Vec<raw_link::Link>,
+    #[serde(default)]
+    meter: Vec<crate::meter::MeterRequest>,
 }
 
 #[derive(Deserialize)]
@@ -165,6 +167,7 @@ impl Topology {
             switches,
             links,
             taps: Vec::new(),
+            meters: self.meter,
             paths: Vec::new(),
         };
         at_most("taps", self.tap.len(), MAX_TAPS)?;
@@ -296,6 +299,7 @@ impl Attach {
             queue: self.queue,
             egress_queue: self.egress_queue,
             shape: None,
+            ceiling: None,
             gap: None,
             shape_queue: None,
             drain: None,

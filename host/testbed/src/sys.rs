@@ -371,3 +371,15 @@ pub(crate) fn epoll_of(fds: &[(usize, RawFd)]) -> io::Result<OwnedFd> {
     }
     Ok(epoll)
 }
+
+/// The state of the kernel's clock discipline, read without changing it.
+pub(crate) fn clock_state() -> io::Result<(libc::timex, libc::c_int)> {
+    // SAFETY: `timex` is plain old data; all-zero bytes are a valid value, and `modes` 0 changes nothing.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel reads and writes one `timex`, which lives through the call.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((state, result))
+}

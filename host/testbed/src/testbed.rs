@@ -21,6 +21,7 @@ use crate::emulator::{
     Action, Command, Damage, Emulator, Lateness, Numbers, Snapshot, Trace, drain_stages, shaper_stages,
 };
 use crate::host::{self, CardCounters, LiveHost};
+use crate::meter::{MeterRequest, Meters};
 use crate::topology::{Mode, Port, Topology};
 use crate::{isolate, sys};
 
@@ -159,6 +160,7 @@ pub struct Testbed {
     // Dropped in this order: the emulator closes the cards before the hosts go.
     watch: Mutex<Watch>,
     emulator: Emulator,
+    meters: Meters,
     hosts: Vec<Arc<LiveHost>>,
     core: Option<usize>,
 }
@@ -202,14 +204,19 @@ impl Testbed {
             mirrors.extend(shown);
         }
         let emulator = Emulator::start(topology, taps, mirrors, core)?;
+        let (meters, observers) = Meters::start(emulator.plan.threads)?;
+        emulator.observe(observers)?;
         let watch = Watch::start(core, &emulator.tids)?;
-        Ok(Self {
+        let testbed = Self {
             topology: topology.clone(),
             watch: Mutex::new(watch),
             emulator,
+            meters,
             hosts,
             core,
-        })
+        };
+        testbed.add_meters(&topology.meters)?;
+        Ok(testbed)
     }
 
     /// What the network is.
@@ -321,6 +328,46 @@ impl Testbed {
         let count = actions.len();
         self.emulator.change(at, actions)?;
         Ok(count)
+    }
+
+    /// Adds meters while the network runs, all or none.
+    ///
+    /// # Errors
+    /// When one is not possible: which, and what would be.
+    pub fn add_meters(&self, requests: &[MeterRequest]) -> Result<(), TestbedError> {
+        let specs = requests
+            .iter()
+            .map(|r| r.check(&self.topology))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(TestbedError::Invalid)?;
+        let now = self.epoch().pico_now();
+        let stages = self
+            .meters
+            .add(&self.topology, specs, now, Numbers::of(&self.topology).all())
+            .map_err(TestbedError::Invalid)?;
+        Ok(self.emulator.tell_all(|| Command::Want(stages.clone()))?)
+    }
+
+    /// Removes a meter.
+    ///
+    /// # Errors
+    /// When there is no such.
+    pub fn remove_meter(&self, name: &str) -> Result<(), TestbedError> {
+        let stages = self.meters.remove(name, Numbers::of(&self.topology).all());
+        let Some(stages) = stages else {
+            let known = self.meters.lock().meters.keys().cloned().collect();
+            return Err(TestbedError::Unknown {
+                kind: "meter",
+                name: name.to_owned(),
+                known,
+            });
+        };
+        Ok(self.emulator.tell_all(|| Command::Want(stages.clone()))?)
+    }
+
+    /// The running meters.
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.meters
     }
 
     /// The descriptors of the hosts' namespaces in this process, in the order of the hosts.

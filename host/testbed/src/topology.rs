@@ -134,6 +134,8 @@ pub struct Topology {
     pub links: Vec<Link>,
     /// Copies of what passes somewhere.
     pub taps: Vec<Mirror>,
+    /// The meters that run from the start, checked.
+    pub meters: Vec<crate::meter::MeterRequest>,
     pub(crate) paths: Vec<Path>,
 }
 
@@ -257,6 +259,7 @@ impl Topology {
             toml::from_str(text).map_err(|e| TopologyError::new("the file", e.to_string().trim_end()))?;
         let mut topology = raw.check(folder)?;
         topology.paths = path::all(&topology)?;
+        crate::meter::check_all(&topology)?;
         Ok(topology)
     }
 

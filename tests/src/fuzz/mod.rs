@@ -5,6 +5,7 @@
 //! body here, name it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs` and a `[[bin]]` in `fuzz/Cargo.toml`.
 
 mod chunk;
+mod meter;
 mod peer;
 mod plan;
 mod testbed;
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("frame_list", traffic::list),
     ("stamp", traffic::stamp),
     ("gen_control", traffic::control),
+    ("meter_filter", meter::run),
 ];
 
 /// Runs the target called `name`.

@@ -1,13 +1,25 @@
 //! `kuroshio testbed`: an emulated network that stays up in the background.
 //!
+//! `meter`, `metrics`, `watch`, `capture` and `tcp` are its instruments, a file each in `testbed/`.
+//!
 //! `up` starts it and prints how its hosts are entered, `exec` runs a program in one, `set` changes links and
 //! ports while it runs, `stats` and `status` look at it, `down` ends it. The socket that all of these
 //! speak to, and its lines of JSON, are described in `kuroshio_testbed::control`.
+
+mod capture;
+mod meter;
+mod metrics;
+mod report;
+mod tcp;
+mod watch;
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kuroshio_testbed::control::{self, Client, ControlError, HostEntry, Place, State};
 use kuroshio_testbed::{Topology, TopologyError, isolate};
@@ -62,6 +74,16 @@ enum What {
         #[command(flatten)]
         which: Which,
     },
+    /// Meter ports, links and streams while it runs
+    Meter(meter::Args),
+    /// Show links, ports and meters again and again
+    Watch(watch::Args),
+    /// Print counters and meters for Prometheus, or serve them
+    Metrics(metrics::Args),
+    /// Write a port's frames to a pcapng file
+    Capture(capture::Args),
+    /// Sample what TCP says of every connection of a host
+    Tcp(tcp::Args),
     /// List the networks that are up
     Ls {
         /// Print one JSON array
@@ -116,6 +138,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             at,
             which,
         } => set(&target, &settings, at.as_deref(), &which),
+        What::Meter(args) => meter::run(args),
+        What::Watch(args) => watch::run(&args),
+        What::Metrics(args) => metrics::run(&args),
+        What::Capture(args) => capture::run(&args),
+        What::Tcp(args) => tcp::run(&args),
         What::Ls { json } => ls(json),
         What::Capacity {
             from,
@@ -307,6 +334,9 @@ fn status(which: &Which) -> Result<ExitCode, Failure> {
             ))?;
         }
         line(&format!("  lateness, ns: {}", status["report"]["lateness_ns"]))?;
+        if status["meters"].as_array().is_some_and(|m| !m.is_empty()) {
+            line(&format!("  {}", meter::cost_line(&status["meters_cost"])))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -387,14 +417,6 @@ fn ls(json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The host of a name.
-fn entry<'a>(hosts: &'a [HostEntry], host: &str) -> Result<&'a HostEntry, Failure> {
-    hosts.iter().find(|h| h.name == host).ok_or_else(|| {
-        let names: Vec<&str> = hosts.iter().map(|h| h.name.as_str()).collect();
-        Failure::usage(format!("testbed: no host {host:?}, but {}", names.join(", ")))
-    })
-}
-
 fn capacity(
     from: &str,
     to: &str,
@@ -403,27 +425,53 @@ fn capacity(
 ) -> Result<ExitCode, Failure> {
     let (_, mut client) = pick(which.name.as_deref())?;
     let status = client.ask(&json!({ "do": "status" })).map_err(asked)?;
-    let hosts: Vec<HostEntry> = client.hosts(&status);
-    let (sender, receiver) = (entry(&hosts, from)?, entry(&hosts, to)?);
+    let (sender, receiver) = (host_of(&client, &status, from)?, host_of(&client, &status, to)?);
     let Some(address) = super::capacity::address_between(&status, from, to) else {
         return Err(Failure::usage(format!(
             "testbed: {from} and {to} share no subnet"
         )));
     };
-    super::capacity::between(sender, receiver, address, options, which.json)
+    super::capacity::between(&sender, &receiver, address, options, which.json)
+}
+
+/// A host of a network that is up.
+fn host_of(client: &Client, status: &Value, host: &str) -> Result<HostEntry, Failure> {
+    let hosts: Vec<HostEntry> = client.hosts(status);
+    let names: Vec<&str> = hosts.iter().map(|h| h.name.as_str()).collect();
+    let problem = format!("testbed: no host {host:?}, but {}", names.join(", "));
+    let entry = hosts.iter().find(|h| h.name == host).cloned();
+    entry.ok_or_else(|| Failure::usage(problem))
+}
+
+/// Sets `stop` at a signal, and when the network ends: what watches a host must not keep it.
+fn watch_over(host: &HostEntry, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let theirs = Arc::clone(stop);
+    crate::signal::on_stop(move || theirs.store(true, Ordering::Relaxed))?;
+    let theirs = Arc::clone(stop);
+    let process = PathBuf::from(format!("/proc/{}", host.pid));
+    let wait = move || {
+        while process.exists() && !theirs.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        theirs.store(true, Ordering::Relaxed);
+    };
+    std::thread::Builder::new()
+        .name("network".into())
+        .spawn(wait)
+        .map(drop)
+        .map_err(failed)
 }
 
 fn exec(host: &str, name: Option<&str>, words: &[OsString]) -> Result<ExitCode, Failure> {
     let (_, mut client) = pick(name)?;
     let status = client.ask(&json!({ "do": "status" })).map_err(asked)?;
-    let hosts: Vec<HostEntry> = client.hosts(&status);
-    let entry = entry(&hosts, host)?;
+    let entry = host_of(&client, &status, host)?;
     let Some((program, args)) = words.split_first() else {
         return Err(Failure::usage("testbed exec: a program is missing"));
     };
     let mut command = Command::new(program);
     command.args(args);
-    control::enter(entry, &mut command).map_err(failed)?;
+    control::enter(&entry, &mut command).map_err(failed)?;
     let status = command
         .status()
         .map_err(|e| failed(format!("{}: {e}", program.display())))?;

@@ -143,6 +143,11 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
     });
     let counters = testbed.counters()?;
     let links = counters.links.iter().map(link);
+    let (meters, meters_cost) = {
+        let state = testbed.meters().lock();
+        let names: Vec<String> = state.meters.keys().cloned().collect();
+        (names, crate::meter::cost(&state.cost()))
+    };
     Ok(json!({
         "topology": topology.name,
         "seed": topology.seed,
@@ -153,5 +158,8 @@ pub(super) fn status(testbed: &Testbed) -> Result<Value, crate::TestbedError> {
         "hosts": hosts.collect::<Vec<_>>(),
         "links": links.collect::<Vec<_>>(),
         "report": report(&testbed.report()?),
+        "run_begin_monotonic_ns": testbed.epoch().start_ns(),
+        "meters": meters,
+        "meters_cost": meters_cost,
     }))
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -221,6 +221,26 @@ pub fn wait_free(place: &Place) -> io::Result<()> {
             State::Running => std::thread::sleep(LOOK_AGAIN),
         }
     }
+}
+
+/// Moves the calling process into a host's network, where it keeps its own processes and mounts. It must have one thread
+/// only; later ones are in that network as well.
+///
+/// # Errors
+/// When the testbed has ended or the namespaces may not be entered.
+pub fn enter_network(host: &HostEntry) -> io::Result<()> {
+    let open = |path: String| {
+        File::open(&path)
+            .map(OwnedFd::from)
+            .map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))
+    };
+    let net = open(host.netns())?;
+    let user_path = format!("/proc/{}/ns/user", host.pid);
+    let user = open(user_path.clone())?;
+    if std::fs::read_link(user_path)? != std::fs::read_link("/proc/self/ns/user")? {
+        sys::set_namespace(user.as_fd(), sys::Namespace::User)?;
+    }
+    sys::enter_netns(net.as_raw_fd())
 }
 
 /// Arranges that a command runs in a host: its network, the testbed's mounts and processes, so that it ends

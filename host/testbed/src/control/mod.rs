@@ -16,6 +16,11 @@
 //! | `{"do": "set", "target": LINK or PORT, "settings": {KEY: VALUE, ...}}` | how many directions were changed |
 //! | the same with `"at": TIME` | the change happens at that time of the run |
 //! | the same with `"folder": PATH` | where files that a value names are looked for |
+//! | `{"do": "meter-add", "meter": {"name": NAME, "at": PLACE, ...}}` | its name; the fields are those of `[[meter]]` |
+//! | `{"do": "meter-rm", "name": NAME}` | its name |
+//! | `{"do": "meter-ls"}` | every meter with its totals, and what all of them cost |
+//! | `{"do": "meter-read", "name": NAME, "window": WIDTH, "from": NUMBER}` | closed windows, 2048 rows at most, and where to go on |
+//! | `{"do": "meter-histogram", "name": NAME, "of": "gap", "stream": STREAM}` | buckets of `gap`, `start`, `end` or `delay` |
 //! | `{"do": "down"}` | the last report; then the testbed ends |
 //!
 //! An answer is `{"ok": true, "result": ...}` or `{"ok": false, "bad_input": true or false, "error": TEXT}`. A
@@ -29,10 +34,11 @@
 
 mod answer;
 mod client;
+mod metering;
 mod place;
 mod serve;
 
-pub use client::{Client, ControlError, HostEntry, enter, start, wait_free};
+pub use client::{Client, ControlError, HostEntry, enter, enter_network, start, wait_free};
 pub use place::{Place, State};
 pub use serve::{keep, keeper};
 

@@ -15,7 +15,8 @@ use kuroshio_core::wan::{MAX_QUEUE, setting};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{MAX_CLIENTS, MAX_LINE, MAX_SETTINGS, Place, State, answer};
+use super::{MAX_CLIENTS, MAX_LINE, MAX_SETTINGS, Place, State, answer, metering};
+use crate::meter::MeterRequest;
 use crate::testbed::{Change, Testbed, TestbedError};
 use crate::topology::Topology;
 use crate::{files, isolate};
@@ -30,15 +31,26 @@ struct Request {
     settings: Option<std::collections::BTreeMap<String, String>>,
     at: Option<String>,
     folder: Option<PathBuf>,
+    meter: Option<MeterRequest>,
+    name: Option<String>,
+    window: Option<String>,
+    from: Option<u64>,
+    of: Option<String>,
+    stream: Option<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 enum Verb {
     Status,
     Stats,
     Set,
     Down,
+    MeterAdd,
+    MeterRm,
+    MeterLs,
+    MeterRead,
+    MeterHistogram,
 }
 
 /// Why a request is not done.
@@ -177,6 +189,23 @@ impl Session {
                 .map(|c| answer::stats(&c, self.testbed.topology().mode))
                 .map_err(Refusal::from),
             Verb::Set => self.set(&request),
+            Verb::MeterAdd => self.meter_add(&request),
+            Verb::MeterRm => self.meter_rm(&request),
+            Verb::MeterLs => Ok(metering::list(&self.testbed)),
+            Verb::MeterRead => metering::read(
+                &self.testbed,
+                request.name.as_deref(),
+                request.window.as_deref(),
+                request.from.unwrap_or(0),
+            )
+            .map_err(Refusal::BadInput),
+            Verb::MeterHistogram => metering::histogram(
+                &self.testbed,
+                request.name.as_deref(),
+                request.of.as_deref().unwrap_or("gap"),
+                request.stream.as_deref(),
+            )
+            .map_err(Refusal::BadInput),
             Verb::Down => self
                 .testbed
                 .report()
@@ -192,6 +221,22 @@ impl Session {
             answer["id"] = id;
         }
         (answer, down)
+    }
+
+    fn meter_add(&self, request: &Request) -> Result<Value, Refusal> {
+        let missing = || Refusal::BadInput("meter-add: meter is missing".to_owned());
+        let meter = request.meter.as_ref().ok_or_else(missing)?;
+        let _turn = self.turn.lock();
+        self.testbed.add_meters(std::slice::from_ref(meter))?;
+        Ok(json!({ "added": meter.name }))
+    }
+
+    fn meter_rm(&self, request: &Request) -> Result<Value, Refusal> {
+        let missing = || Refusal::BadInput("meter-rm: name is missing".to_owned());
+        let name = request.name.as_deref().ok_or_else(missing)?;
+        let _turn = self.turn.lock();
+        self.testbed.remove_meter(name)?;
+        Ok(json!({ "removed": name }))
     }
 
     fn set(&self, request: &Request) -> Result<Value, Refusal> {

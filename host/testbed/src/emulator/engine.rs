@@ -20,6 +20,7 @@ use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_st
 use super::switch::{Next, Switches, Whither};
 use super::tourney::Tourney;
 use super::trace::{Fate, Point, Trace, TraceRecord};
+use crate::meter::Observer;
 use crate::topology::Topology;
 
 /// Memory that is made before a run, at most.
@@ -73,6 +74,8 @@ pub(super) struct Engine {
     pub stages: Vec<Stage>,
     pub ports: Vec<PortCounts>,
     pub trace: Option<Trace>,
+    /// What the meters see.
+    pub observer: Option<Observer>,
     due: Tourney,
     /// The stages of every path, and the port it leads to.
     paths: Vec<(Vec<usize>, usize)>,
@@ -158,6 +161,7 @@ impl Engine {
             stages,
             ports: vec![PortCounts::default(); numbers.ports],
             trace: None,
+            observer: None,
             paths,
             table,
             longest: topology.ports().map(|(_, p)| p.mtu_bytes as usize + 18).collect(),
@@ -221,6 +225,9 @@ impl Engine {
             from: u16::try_from(port).unwrap_or(u16::MAX),
             ..frame.meta()
         };
+        if let Some(observer) = &mut self.observer {
+            meta.tag = observer.enter(at, frame.bytes());
+        }
         if self.trace.is_some() {
             let seen = look(frame.bytes(), frame.bytes().len());
             meta.payload = u16::try_from(seen.payload_len).unwrap_or(u16::MAX);
@@ -315,6 +322,9 @@ impl Engine {
         };
         let next = there.next_wakeup_ps();
         self.due.set(stage, next);
+        if let Some(observer) = self.observer.as_mut().filter(|o| o.wants(stage)) {
+            observer.arrived(stage, at, fate, len, meta.tag, &there.counters());
+        }
         self.note(at, point, fate, len, meta);
     }
 
@@ -377,8 +387,19 @@ impl Engine {
         if let Some(there) = self.stages.get_mut(stage) {
             let next = there.next_wakeup_ps();
             self.due.set(stage, next);
+            if let Some(observer) = self.observer.as_mut().filter(|o| o.wants(stage)) {
+                observer.settled(stage, at, &there.counters());
+            }
         }
         true
+    }
+
+    /// Tells the meters how far the run is, when everything due by `now` has been looked for.
+    pub fn mark(&mut self, now: PicoTime) {
+        let mark = now.min(PicoTime::from_ps(self.next_ps()));
+        if let Some(observer) = &mut self.observer {
+            observer.publish(mark);
+        }
     }
 
     fn forward(
@@ -400,6 +421,10 @@ impl Engine {
         }
         for &tap in self.mirrors.get(stage).map_or(&[][..], Vec::as_slice) {
             write.mirror(tap, len, &frame);
+        }
+        if let Some(observer) = self.observer.as_mut().filter(|o| o.wants(stage)) {
+            let queued = self.stages.get_mut(stage).map(|s| s.counters().queued);
+            observer.departed(stage, at, len, meta.tag, queued.unwrap_or(FrameBytes::ZERO));
         }
         meta.hop += 1;
         frame.set_meta(meta);

@@ -38,6 +38,7 @@ use kuroshio_port::Tap;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::host::Device;
+use crate::meter::Observer;
 use crate::sys;
 use crate::topology::Topology;
 
@@ -66,6 +67,10 @@ pub(crate) enum Command {
     Restart,
     TraceStart(Trace),
     TraceStop(SyncSender<Option<Trace>>),
+    /// From now on the meters see what happens.
+    Observe(Box<Observer>),
+    /// The stages that they look at, by number.
+    Want(Vec<bool>),
     Stop,
 }
 
@@ -228,6 +233,14 @@ impl Emulator {
             if !part.is_empty() {
                 thread.tell(Command::Change(at, part))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Gives every thread its observer, in the order of the threads.
+    pub fn observe(&self, observers: Vec<Observer>) -> io::Result<()> {
+        for (thread, observer) in self.threads.iter().zip(observers) {
+            thread.tell(Command::Observe(Box::new(observer)))?;
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use kuroshio_core::wan::Cargo;
 use kuroshio_port::segment::{Partial, complete};
 
+use crate::meter::Tag;
+
 /// Bytes of a frame's memory, by size.
 const SIZES: [usize; 3] = [256, 2048, 9344];
 
@@ -31,6 +33,8 @@ pub(super) struct Meta {
     pub payload: u16,
     /// A checksum that is still to be made (segment mode). Whoever changes the frame makes it first.
     pub partial: Option<Partial>,
+    /// For the meters.
+    pub tag: Tag,
 }
 
 /// The memory of a frame.

@@ -160,6 +160,7 @@ pub(crate) struct Numbers {
     pub ports: usize,
     pub links: usize,
     pub shapers: usize,
+    pub drains: usize,
 }
 
 impl Numbers {
@@ -168,7 +169,13 @@ impl Numbers {
             ports: topology.ports().count(),
             links: 2 * topology.links.len(),
             shapers: topology.ports().filter(|(_, p)| p.shaper.is_some()).count(),
+            drains: topology.ports().filter(|(_, p)| p.drain.is_some()).count(),
         }
+    }
+
+    /// All stages.
+    pub fn all(self) -> usize {
+        2 * self.ports + self.links + self.shapers + self.drains
     }
 
     pub fn own_wire(self, port: usize) -> usize {

@@ -18,6 +18,7 @@ use kuroshio_core::units::{PicoDuration, PicoTime};
 use super::cards::Cards;
 use super::engine::{Engine, PortCounts};
 use super::{Command, Snapshot, stage};
+use crate::meter::{self, Observer};
 use crate::sys;
 
 /// Events worked off before cards are read again.
@@ -72,6 +73,7 @@ impl Turn {
                 break;
             }
         }
+        engine.mark(limit);
         if lead.is_some() {
             engine.publish(limit);
         }
@@ -82,7 +84,12 @@ impl Turn {
     fn pause_ns(&self, limit: PicoTime) -> u64 {
         let next = self.engine.next_ps().min(self.cards.next_ps());
         let now_ns = now_ns();
-        let most = self.lead.map_or(LONGEST_SLEEP_NS, |lead| lead.as_ns() / 2);
+        let metered = self.engine.observer.as_ref().is_some_and(Observer::is_active);
+        let longest = match metered {
+            true => meter::LONGEST_SLEEP_NS,
+            false => LONGEST_SLEEP_NS,
+        };
+        let most = self.lead.map_or(longest, |lead| longest.min(lead.as_ns() / 2));
         if next == u64::MAX {
             return most;
         }
@@ -122,6 +129,12 @@ impl Turn {
                 Ok(Command::TraceStart(trace)) => self.engine.trace = Some(trace),
                 Ok(Command::TraceStop(answer)) => {
                     let _ = answer.try_send(self.engine.trace.take());
+                }
+                Ok(Command::Observe(observer)) => self.engine.observer = Some(*observer),
+                Ok(Command::Want(stages)) => {
+                    if let Some(observer) = &mut self.engine.observer {
+                        observer.want(&stages);
+                    }
                 }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
