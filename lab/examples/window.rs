@@ -54,6 +54,7 @@ impl Path {
                 profile: Profile::MODERN,
                 window: WINDOW,
                 read_rate: None,
+                memory: None,
                 mss: sizes.mss,
             }),
             sizes,

@@ -143,7 +143,9 @@ impl CongestionControl for HighSpeed {
     }
 
     fn threshold(&mut self, window: &Window, _now: PicoTime) -> u32 {
-        let cut = (u64::from(window.cwnd) * u64::from(decrease_256ths(window.cwnd))) >> 8;
+        // The row of the last ACK in congestion avoidance, as the kernel's module has it: half after slow start.
+        let part = STEPS.get(self.step).map_or(128, |step| step.1);
+        let cut = (u64::from(window.cwnd) * u64::from(part)) >> 8;
         // The cut is at most half of a u32.
         (window.cwnd - cut as u32).max(2)
     }
