@@ -372,12 +372,16 @@ static void psp_walk(struct Qdisc *sch, struct qdisc_walker *walker)
 		return;
 	for (i = 0; i < q->classes.hashsize; i++) {
 		hlist_for_each_entry(cl, &q->classes.hash[i], common.hnode) {
-			if (walker->count++ < walker->skip)
+			if (walker->count < walker->skip) {
+				walker->count++;
 				continue;
+			}
 			if (walker->fn(sch, (unsigned long)cl, walker) < 0) {
 				walker->stop = 1;
 				return;
 			}
+			/* Not before: what did not fit is asked for again. */
+			walker->count++;
 		}
 	}
 }

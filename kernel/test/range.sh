@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+# In the guest: range.sh BUILD smoke|full. One flow of frames of 1518 bytes over a 1 Gbps wire, static pacing, target by
+# target; beside it fq and tbf at two of the targets. Stamps of the wire go to /run/out/NAME.log, counters to NAME.txt;
+# range.py says what they mean. Rates in bit/s at frame level.
+set -eu
+BUILD=$1
+HERE=$(dirname "$0")
+. "$HERE/lib.sh"
+wire_up
+insmod "$BUILD/psp.ko"
+
+measure() { # measure NAME FRAMES: with the qdisc that is there
+    echo 1 >$WIRE/clear
+    a "$BUILD/test/feed" 10.0.0.2 9 1518 "$2"
+    until_frames "$2"
+    cat $WIRE/log >"/run/out/$1.log"
+    { cat $WIRE/stats; tca -s -d qdisc show dev psw0; tca -s class show dev psw0; } >"/run/out/$1.txt" 2>&1
+    tca qdisc del dev psw0 root
+}
+
+psp() { # psp RATE_BPS FRAMES PACE
+    tca qdisc add dev psw0 root handle 1: psp default 1 pace "$3"
+    tca class add dev psw0 parent 1: classid 1:1 psp rate "$1bit"
+    measure "psp-$3-$1" "$2"
+}
+
+rm -f /run/out/*.log /run/out/*.txt
+# The first frames load what is needed.
+tca qdisc add dev psw0 root pfifo
+measure warm 10
+rm /run/out/warm.*
+case "$2" in
+smoke) psp 500000000 1000 gap ;;
+full)
+    # 8 kbps: 1.5 s from frame to frame.
+    psp 8000 4 gap
+    psp 100000 12 gap
+    psp 1000000 40 gap
+    psp 10000000 100 gap
+    psp 100000000 1000 gap
+    psp 250000000 2000 gap
+    psp 500000000 2000 gap
+    psp 750000000 2000 gap
+    psp 900000000 2000 gap
+    psp 930000000 2000 gap
+    # 1518 of 1622 bytes: the bound of gap frames of 64 bytes; above it distances vary by 84 bytes.
+    psp 935800000 2000 gap
+    psp 960000000 2000 gap
+    psp 500000000 2000 timer
+    psp 100000000 1000 timer
+    # fq and tbf count frames without FCS: their rates are lower by 1514/1518. tbf: a bucket of one frame and what it may
+    # be late (here wake-ups p99 130 us, so 8 frames at 500 Mbps); fq as it is.
+    for rate in 100000000 500000000; do
+        theirs=$((rate * 1514 / 1518))
+        tca qdisc add dev psw0 root fq maxrate "${theirs}bit" flow_limit 1000
+        measure "fq-$rate" 1000
+        tca qdisc add dev psw0 root tbf rate "${theirs}bit" burst 12112 limit 1000000
+        measure "tbf-$rate" 1000
+    done ;;
+esac
+wire_down
+rmmod psp
+no_complaints
+exit $failed
