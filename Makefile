@@ -4,7 +4,7 @@ CARGO ?= cargo
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 
-.PHONY: help build demo test bench soak lint deps clean
+.PHONY: help build demo test bench soak vm-test lint deps clean
 
 help:
 	@echo "make demo   the main job: paced copy over an emulated Pacific, with a report"
@@ -12,6 +12,7 @@ help:
 	@echo "make build  leaves target/release/kuroshio"
 	@echo "make bench  comparisons with other movers; one JSON file each in bench/results/"
 	@echo "make soak   long fault-injection runs"
+	@echo "make vm-test   the kernel module on a stock kernel in QEMU (VM_TEST=smoke, commands, range, tcp, churn or all)"
 	@echo "make lint   rustfmt, clippy and rustdoc with warnings as errors"
 
 deps:
@@ -38,6 +39,11 @@ bench: build
 soak: build
 	@scripts/deps test
 	$(CARGO) test --release --locked --workspace -- --ignored --nocapture soak
+
+VM_TEST ?= smoke
+vm-test:
+	@scripts/deps vm
+	kernel/test/run $(VM_TEST)
 
 lint: deps
 	$(CARGO) fmt --all --check

@@ -30,12 +30,13 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	fd = socket(AF_INET, SOCK_DGRAM, 0);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to))) {
+	if (fd < 0) {
 		perror("feed");
 		return 1;
 	}
 	for (i = 0; i < count; i++) {
-		if (send(fd, payload, frame - HEADERS, 0) < 0) {
+		/* Not connected: nobody listens, and that is no error. */
+		if (sendto(fd, payload, frame - HEADERS, 0, (struct sockaddr *)&to, sizeof(to)) < 0) {
 			perror("feed: send");
 			return 1;
 		}

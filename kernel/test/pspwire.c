@@ -11,8 +11,9 @@
  * switch's input does; others arrive with their end as time stamp.
  *
  * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096).
- * /sys/kernel/debug/pspwire/psw0/{log,stats,clear}: what left psw0. log: "start_ps frame_bytes" of each frame but
- * PAUSE, up to LOG_MAX. Any write to clear empties both.
+ * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold}: what left psw0. log: "start_ps frame_bytes" of each frame but
+ * PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were full, 0 lets it
+ * go: a test that wants frames to wait from the first one on fills the qdisc first.
  */
 #include <linux/debugfs.h>
 #include <linux/etherdevice.h>
@@ -56,6 +57,7 @@ struct side {
 	unsigned int head, used;
 	u64 busy_until_ps;
 	bool told;			/* the timer is set */
+	bool held;			/* the queue is stopped from outside */
 	struct stamp *log;
 	u32 logged;
 	u64 frames, bytes, pauses, pause_bytes, lost_stamps, stops, holes;
@@ -103,7 +105,7 @@ static netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
 	unsigned int slot;
 
 	spin_lock_bh(&s->lock);
-	if (s->used == ring) {
+	if (s->used == ring || s->held) {
 		netif_stop_queue(dev);
 		spin_unlock_bh(&s->lock);
 		return NETDEV_TX_BUSY;
@@ -164,7 +166,7 @@ static enum hrtimer_restart wire_timer(struct hrtimer *timer)
 		} else {
 			s->told = false;
 		}
-		if (!skb && s->used < ring && netif_queue_stopped(s->dev) && netif_running(s->dev))
+		if (!skb && s->used < ring && !s->held && netif_queue_stopped(s->dev) && netif_running(s->dev))
 			netif_wake_queue(s->dev);
 		spin_unlock(&s->lock);
 		if (!skb)
@@ -288,6 +290,30 @@ static ssize_t clear_write(struct file *file, const char __user *text, size_t le
 	return len;
 }
 
+static ssize_t hold_write(struct file *file, const char __user *text, size_t len, loff_t *at)
+{
+	struct side *s = file->private_data;
+	bool held;
+	int err = kstrtobool_from_user(text, len, &held);
+
+	if (err)
+		return err;
+	spin_lock_bh(&s->lock);
+	s->held = held;
+	if (held)
+		netif_stop_queue(s->dev);
+	else if (s->used < ring && netif_running(s->dev))
+		netif_wake_queue(s->dev);
+	spin_unlock_bh(&s->lock);
+	return len;
+}
+
+static const struct file_operations hold_fops = {
+	.owner	= THIS_MODULE,
+	.open	= simple_open,
+	.write	= hold_write,
+};
+
 static const struct file_operations clear_fops = {
 	.owner	= THIS_MODULE,
 	.open	= simple_open,
@@ -341,6 +367,7 @@ static void add_files(struct net_device *dev)
 	s->folder = debugfs_create_dir(dev->name, root);
 	debugfs_create_file("log", 0400, s->folder, s, &log_fops);
 	debugfs_create_file("stats", 0400, s->folder, s, &stats_fops);
+	debugfs_create_file("hold", 0200, s->folder, s, &hold_fops);
 	debugfs_create_file("clear", 0200, s->folder, s, &clear_fops);
 }
 

@@ -9,11 +9,29 @@ HERE=$(dirname "$0")
 . "$HERE/lib.sh"
 wire_up
 insmod "$BUILD/psp.ko"
+# For nobody: the far side drops it at once, which leaves this one processor to the sender.
+ip -n a neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev psw0 nud permanent
 
+until_waiting() { # until_waiting FRAMES: so many are in the qdisc, or 20 if that is less
+    least=$2
+    [ "$least" -le 20 ] || least=20
+    tries=0
+    until [ "$(tca -s qdisc show dev psw0 | sed -n 's/^ backlog [^ ]* \([0-9]*\)p.*/\1/p' | sort -n | tail -n 1)" -ge "$least" ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 1000 ] || { fail "$1: fewer than $least frames wait"; return; }
+        sleep 0.01
+    done
+}
+
+# The wire is held until frames wait, so that the flow is busy from its first frame on.
 measure() { # measure NAME FRAMES: with the qdisc that is there
     echo 1 >$WIRE/clear
-    a "$BUILD/test/feed" 10.0.0.2 9 1518 "$2"
+    echo 1 >$WIRE/hold
+    a "$BUILD/test/feed" 10.0.0.2 9 1518 "$2" &
+    until_waiting "$1" "$2"
+    echo 0 >$WIRE/hold
     until_frames "$2"
+    wait
     cat $WIRE/log >"/run/out/$1.log"
     { cat $WIRE/stats; tca -s -d qdisc show dev psw0; tca -s class show dev psw0; } >"/run/out/$1.txt" 2>&1
     tca qdisc del dev psw0 root
