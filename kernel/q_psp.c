@@ -355,10 +355,12 @@ static int print_xstats(struct qdisc_util *qu, FILE *f, struct rtattr *xstats)
 	print_sums(&x);
 	print_number("drop_queue", " drops queue %llu", x.drop_queue);
 	print_number("drop_gso", " gso %llu", x.drop_gso);
-	print_color_string(PRINT_FP, COLOR_NONE, NULL, "%s", "\n ");
-	print_number("achieved_bps", " achieved %llubit", x.achieved_bps);
-	print_number("rate_in_force_bps", " in-force %llubit", x.rate_bps);
-	print_number("lost_us", " lost %lluus", x.lost_ps / 1000000);
+	if (x.achieved_bps || x.rate_bps || x.lost_ps || is_json_context()) {
+		print_color_string(PRINT_FP, COLOR_NONE, NULL, "%s", "\n ");
+		print_number("achieved_bps", " achieved %llubit", x.achieved_bps);
+		print_number("rate_in_force_bps", " in-force %llubit", x.rate_bps);
+		print_number("lost_us", " lost %lluus", x.lost_ps / 1000000);
+	}
 	if (x.direct_frames || x.runaways || x.gap_failures || x.ahead_ns || is_json_context()) {
 		print_number("direct_frames", " direct %llu", x.direct_frames);
 		print_number("runaways", " runaways %llu", x.runaways);

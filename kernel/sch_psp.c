@@ -202,7 +202,7 @@ static u64 psp_rate_of(const struct psp_data *q, const struct psp_cl *cl, const 
 	tp = tcp_sk(sk);
 	packet = READ_ONCE(tp->mss_cache) + PSP_FCS;
 	if (skb_transport_header_was_set(skb))
-		packet += skb_transport_offset(skb) + sizeof(struct tcphdr);
+		packet += skb_transport_offset(skb) + READ_ONCE(tp->tcp_header_len);
 	return psp_dynamic_rate(READ_ONCE(tp->snd_cwnd), packet, READ_ONCE(tp->srtt_us) >> 3, most);
 }
 

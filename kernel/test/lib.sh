@@ -46,15 +46,15 @@ a() { ip netns exec a "$@"; }
 tca() { tc -n a "$@"; }
 stat() { sed -n "s/^$1 //p" $WIRE/stats; }
 
-until_frames() { # until_frames COUNT: they have been on the wire; two virtual minutes at most
+until_frames() { # until_frames COUNT [SECONDS]: they have been on the wire; asks every so often, 12,000 times at most
     tries=0
     while [ "$(stat frames)" -lt "$1" ]; do
         tries=$((tries + 1))
-        if [ $tries -ge 12000 ]; then
+        if [ $tries -ge 12000 ] || { [ -n "${2:-}" ] && [ $tries -ge 400 ]; }; then
             fail "$(stat frames) of $1 frames on the wire"
             return
         fi
-        sleep 0.01
+        sleep "${2:-0.01}"
     done
 }
 

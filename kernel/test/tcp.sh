@@ -75,6 +75,9 @@ tca qdisc del dev psw0 root
 # 20 frames per round trip of 20 ms are 12.1 Mbps.
 tc -n b qdisc add dev psw1 root netem delay 20ms limit 10000
 ip -n a route replace 10.0.0.0/24 dev psw0 src 10.0.0.1 cwnd lock 20
+# A connection takes the route's bound on cwnd from what the last one there has left behind.
+ip -n a tcp_metrics flush all
+send 5201 100K
 tca qdisc add dev psw0 root handle 1: psp default 1 pace gap
 tca class add dev psw0 parent 1: classid 1:1 psp mode 2
 echo 1 >$WIRE/clear
