@@ -188,6 +188,7 @@ static void psp_apply(struct Qdisc *sch, const struct psp_plan *plan, struct sk_
 	q->why = plan->why;
 	q->gap = plan->gap;
 	q->sched.ps_per_byte = ps_per_byte;
+	q->sched.slack_ps = plan->gap ? 0 : PSP_TIMER_SLACK_PS;
 	q->sched.gap_limit = plan->gap_limit;
 	q->ahead_max_ns = max(PSP_AHEAD_MIN_NS, div64_u64(ring_ps, 1000));
 	if (plan->gap)

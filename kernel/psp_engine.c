@@ -128,6 +128,7 @@ void psp_init(struct psp_sched *sched, u64 ps_per_byte, u32 gap_limit_bytes)
 {
 	sched->wire_ps = 0;
 	sched->ps_per_byte = ps_per_byte;
+	sched->slack_ps = 0;
 	sched->gap_limit = gap_limit_bytes < PSP_GAP_LIMIT_MIN ? PSP_GAP_LIMIT_MIN : gap_limit_bytes;
 	sched->classes = 0;
 	sched->largest = PSP_FRAME_MIN;
@@ -220,6 +221,7 @@ static u64 latest_start(const struct psp_sched *sched)
 	u64 frames = (u64)sched->classes + 2;
 	u64 bound = frames * (psp_wire_bytes(sched->largest) + PSP_FRAME_MIN + PSP_L1_OVERHEAD) * sched->ps_per_byte;
 
+	bound += sched->slack_ps;
 	return sched->wire_ps > bound ? sched->wire_ps - bound : 0;
 }
 

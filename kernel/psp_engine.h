@@ -103,6 +103,7 @@ struct psp_class {
 struct psp_sched {
 	u64 wire_ps;			/* up to here the wire is filled */
 	u64 ps_per_byte;
+	u64 slack_ps;			/* timer pacing: so late a wake-up is made good; 0 with gap frames */
 	u32 gap_limit;			/* largest gap frame */
 	u32 classes;			/* paced ones there are, waiting or not: the caller's count */
 	u32 largest;			/* frame seen, for the bound on lateness */

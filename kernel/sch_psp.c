@@ -291,6 +291,7 @@ static void psp_guard(struct Qdisc *sch)
 	q->why = PSP_WHY_RUNAWAY;
 	q->xstats.runaways++;
 	q->sched.wire_ps = now_ps;
+	q->sched.slack_ps = PSP_TIMER_SLACK_PS;
 	net_info_ratelimited("psp: %s takes gap frames faster than its wire: pacing by timer\n",
 			     qdisc_dev(sch)->name);
 }

@@ -47,7 +47,7 @@ for round in 1 2 3 4 5 6; do
     tca class change dev psw0 classid 1:1 psp rate "$((round * 50))mbit"
     tca qdisc replace dev psw0 parent 1:11 handle 11: fq_codel
     moving
-    tca qdisc replace dev psw0 parent 1:11 handle 11: pfifo limit 5
+    tca qdisc replace dev psw0 parent 1:11 handle 111: pfifo limit 5
     tca class change dev psw0 classid 1:12 psp rate 10mbit
     tca class change dev psw0 classid 1:12 psp mode 0
     moving

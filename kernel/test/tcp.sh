@@ -52,8 +52,8 @@ shows "drops queue 0 gso 0" tca -s class show dev psw0 classid 1:1
 tca qdisc change dev psw0 root psp pace timer
 echo 1 >$WIRE/clear
 send 5201 2M
-# A wake-up that is late is made good: the bound is what the schedule may lag, three frames.
-in_bounds timer-100mbit 100000000 3
+# A wake-up that is late is made good: the bound is what the schedule may lag, 1 ms (12,500 bytes) and three frames.
+in_bounds timer-100mbit 100000000 12
 [ "$(stat pause_frames)" = 0 ] || fail "$(stat pause_frames) PAUSE frames with the timer"
 tca qdisc del dev psw0 root
 

@@ -52,6 +52,7 @@ struct Class {
 struct Sched {
     wire_ps: u64,
     ps_per_byte: u64,
+    slack_ps: u64,
     gap_limit: u32,
     classes: u32,
     largest: u32,
@@ -173,6 +174,7 @@ impl Wire {
         let sched = Box::into_raw(Box::new(Sched {
             wire_ps: 0,
             ps_per_byte: 0,
+            slack_ps: 0,
             gap_limit: 0,
             classes: 0,
             largest: 0,
@@ -229,6 +231,12 @@ impl Wire {
     pub fn lost_ps(&self, class: usize) -> u64 {
         // SAFETY: as in `new`.
         unsafe { (*self.classes[class]).lost_ps }
+    }
+
+    /// Timer pacing: how late a wake-up may be and be made good, in ps.
+    pub fn set_slack_ps(&mut self, slack_ps: u64) {
+        // SAFETY: as in `new`.
+        unsafe { (*self.sched).slack_ps = slack_ps }
     }
 
     /// The wire was idle up to `now_ps`.

@@ -344,3 +344,27 @@ fn unpaced_classes_take_turns_and_what_is_left() {
     assert!(bytes(1).abs_diff(bytes(2)) <= 1518, "{} {}", bytes(1), bytes(2));
     assert!(bytes(1) > 2_900_000, "{}", bytes(1));
 }
+
+/// Wakes late by `late_ps` behind a first frame; the place of the frame that waited.
+fn place_after_late_wake(late_ps: u64) -> u64 {
+    let mut wire = Wire::new(PS_PER_BYTE, GAP_LIMIT);
+    wire.set_slack_ps(1_000_000_000);
+    wire.class(100_000_000, None);
+    wire.wake(0, 1000);
+    wire.sent(0, 1000, 1000);
+    wire.resync(80_000_000 + late_ps);
+    match wire.next() {
+        Next::Frame { start_ps, .. } => start_ps,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_late_timer_is_made_good_up_to_its_slack() {
+    // 1000 bytes at 100 Mbps: the second frame's place is at 80 us.
+    assert_eq!(place_after_late_wake(0), 80_000_000);
+    assert_eq!(place_after_late_wake(900_000_000), 80_000_000);
+    // A whole millisecond beyond: what is beyond the slack (and three frames) is lost.
+    let lost = place_after_late_wake(2_000_000_000);
+    assert!((1_000_000_000..=1_080_000_000).contains(&lost), "{lost}");
+}
