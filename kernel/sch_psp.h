@@ -20,7 +20,7 @@
 /* Largest MTU that gap frames make use of. */
 #define PSP_GAP_MTU_MAX 9000u
 /* Timer pacing: a wake-up so late is made good, at the wire's speed; what is later has lost its place. */
-#define PSP_TIMER_SLACK_PS 1000000000ULL
+#define PSP_TIMER_SLACK_PS 200000000ULL
 /* Until memory is tried again. */
 #define PSP_RETRY_NS NSEC_PER_MSEC
 

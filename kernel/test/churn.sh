@@ -35,13 +35,17 @@ set_up() { # set_up PACE
     filter 80 1:11
     filter 81 1:12
 }
-moving() { # some more frames reach the wire
+step=0
+moving() { # some more frames reach the wire; progress is in /run/out
+    step=$((step + 1))
+    echo "step $step: $(stat frames) frames" >>/run/out/churn.txt
     until_frames $(($(stat frames) + 20))
 }
 
+rm -f /run/out/churn.txt
 set_up gap
 feed_on
-for round in 1 2 3 4 5 6; do
+for round in 1 2 3; do
     moving
     tca class change dev psw0 classid 1:11 psp rate "${round}0mbit"
     tca class change dev psw0 classid 1:1 psp rate "$((round * 50))mbit"

@@ -25,13 +25,14 @@ until_waiting() { # until_waiting NAME FRAMES: they are in the qdisc
     done
 }
 
-# The wire is held until all frames wait: the flow is busy from the first to the last, and this one processor is the
-# qdisc's while they go. It is asked for the outcome rarely for the same reason.
-measure() { # measure NAME FRAMES: with the qdisc that is there
+# With gap frames the wire is held until all frames wait: the flow is busy from the first to the last, and this one
+# processor is the qdisc's while they go; it is asked for the outcome rarely for the same reason. Those that pace by clock
+# would make good for the time they were held.
+measure() { # measure NAME FRAMES HOLD: with the qdisc that is there
     echo 1 >$WIRE/clear
-    echo 1 >$WIRE/hold
+    echo "$3" >$WIRE/hold
     a "$BUILD/test/feed" 10.0.0.2 9 1518 "$2"
-    until_waiting "$1" "$2"
+    [ "$3" = 0 ] || until_waiting "$1" "$2"
     echo 0 >$WIRE/hold
     until_frames "$2" 0.3
     cat $WIRE/log >"/run/out/$1.log"
@@ -42,13 +43,15 @@ measure() { # measure NAME FRAMES: with the qdisc that is there
 psp() { # psp RATE_BPS FRAMES PACE
     tca qdisc add dev psw0 root handle 1: psp default 1 pace "$3"
     tca class add dev psw0 parent 1: classid 1:1 psp rate "$1bit"
-    measure "psp-$3-$1" "$2"
+    hold=0
+    [ "$3" != gap ] || hold=1
+    measure "psp-$3-$1" "$2" $hold
 }
 
 rm -f /run/out/*.log /run/out/*.txt
 # The first frames load what is needed.
 tca qdisc add dev psw0 root pfifo
-measure warm 10
+measure warm 10 1
 rm /run/out/warm.*
 case "$2" in
 smoke) psp 500000000 1000 gap ;;
@@ -74,9 +77,9 @@ full)
     for rate in 100000000 500000000; do
         theirs=$((rate * 1514 / 1518))
         tca qdisc add dev psw0 root fq maxrate "${theirs}bit" flow_limit 10000 limit 20000
-        measure "fq-$rate" 1000
+        measure "fq-$rate" 1000 0
         tca qdisc add dev psw0 root tbf rate "${theirs}bit" burst 12112 limit 100000000
-        measure "tbf-$rate" 1000
+        measure "tbf-$rate" 1000 0
     done ;;
 esac
 wire_down
