@@ -78,6 +78,9 @@ for round in 1 2 3; do
     ip -n a link set dev psw0 down
     ip -n a link set dev psw0 up
     ip -n a neigh replace 10.0.0.2 lladdr 02:00:00:00:00:01 dev psw0 nud permanent
+    # Without a route for a moment the senders gave up.
+    feed_off
+    feed_on
 done
 moving
 feed_off
