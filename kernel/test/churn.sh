@@ -14,7 +14,8 @@ insmod "$BUILD/psp.ko"
 feeds=
 feed_on() {
     for port in 80 81 82; do
-        a "$BUILD/test/feed" 10.0.0.2 $port 1518 100000000 2>/run/feed.$port &
+        # Not by a function: the process to end is this one, not a shell around it.
+        ip netns exec a "$BUILD/test/feed" 10.0.0.2 $port 1518 100000000 2>/run/feed.$port &
         feeds="$feeds $!"
     done
 }
