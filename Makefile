@@ -4,7 +4,7 @@ CARGO ?= cargo
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 
-.PHONY: help build demo test bench soak vm-check vm-bench lint deps clean
+.PHONY: help build demo test bench soak vm-check vm-bench vm-test lint deps clean
 
 help:
 	@echo "make demo   the main job: paced copy over an emulated Pacific, with a report"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench  comparisons with other movers; one JSON file each in bench/results/"
 	@echo "make soak   long fault-injection runs"
 	@echo "make vm-check, vm-bench   in QEMU, virtual time: the machine itself; against netem, tbf and the kernel's modules"
+	@echo "make vm-test   the kernel module on a stock kernel in QEMU (VM_TEST=smoke, commands, range, tcp, churn or all)"
 	@echo "make lint   rustfmt, clippy and rustdoc with warnings as errors"
 
 deps:
@@ -50,6 +51,11 @@ vm-bench: build
 	$(CARGO) build --locked -p kuroshio-lab --example window
 	tests/vm/goodput.py
 	tests/vm/congestion.py --hold "$(TARGET_DIR)/debug/examples/hold" --window "$(TARGET_DIR)/debug/examples/window"
+
+VM_TEST ?= smoke
+vm-test:
+	@scripts/deps vm
+	kernel/test/run $(VM_TEST)
 
 lint: deps
 	$(CARGO) fmt --all --check

@@ -130,3 +130,8 @@ fn stamp() {
 fn gen_control() {
     smoke("gen_control");
 }
+
+#[test]
+fn meter_filter() {
+    smoke("meter_filter");
+}
