@@ -316,11 +316,12 @@ fn causes(bench: &Bench) {
     let before = bench.series("sea", None);
     bench.ok(&["set", link, "drop_next=7"]);
     bench.burst(7_001);
-    bench.ok(&["set", link, "loss=100%"]);
-    bench.burst(7_001);
     let grown = |name: &str| {
         bench.series("sea", None)[name].as_u64().expect(name) - before[name].as_u64().expect(name)
     };
+    wait_for("the first burst", || grown("departed_frames") == BURST - 7);
+    bench.ok(&["set", link, "loss=100%"]);
+    bench.burst(7_001);
     wait_for("the losses", || grown("dropped_lost_frames") == BURST);
     assert_eq!(grown("dropped_fault_frames"), 7);
     assert_eq!(grown("arrived_frames"), 2 * BURST);

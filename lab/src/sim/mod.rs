@@ -157,7 +157,8 @@ fn all_phases(e: &Experiment, say: &mut dyn FnMut(&str)) -> Result<Vec<Whole>, S
                     e.phases.get(n).map(|p| (n, p))
                 } {
                     // The other end listens until every worker has ended.
-                    let _ = tell.send((n, phase(e, p)));
+                    let _ = tell.send((n, None));
+                    let _ = tell.send((n, Some(phase(e, p))));
                 }
             });
         }
@@ -166,16 +167,16 @@ fn all_phases(e: &Experiment, say: &mut dyn FnMut(&str)) -> Result<Vec<Whole>, S
         for (n, outcome) in told {
             let Some(p) = e.phases.get(n) else { continue };
             match outcome {
-                Ok(whole) => {
-                    say(&format!(
-                        "{}: {}, {} of virtual time",
-                        e.name, p.name, p.duration.text
-                    ));
+                None => say(&format!(
+                    "{}: {} for {} of virtual time",
+                    e.name, p.name, p.duration.text
+                )),
+                Some(Ok(whole)) => {
                     if let Some(place) = done.get_mut(n) {
                         *place = Some(whole);
                     }
                 }
-                Err(m) => {
+                Some(Err(m)) => {
                     // No further phase is begun.
                     next.store(e.phases.len(), Ordering::Relaxed);
                     problem.get_or_insert(SimError {
