@@ -22,8 +22,10 @@ use super::pool::Frame;
 use crate::host::Device;
 use crate::topology::Mode;
 
-/// Frames read from one card before the others have their turn.
+/// Frames read from one card before the others have their turn; when something is due, so few only: reading a batch takes
+/// about 50 us, for which what is due would wait.
 const READ_BATCH: usize = 32;
+const READ_WHEN_DUE: usize = 2;
 
 struct Card {
     tap: Device,
@@ -177,7 +179,10 @@ impl Cards {
         let Some(Some(Card { tap, groups })) = cards.get(port) else {
             return;
         };
-        for _ in 0..READ_BATCH {
+        for n in 0..READ_BATCH {
+            if n >= READ_WHEN_DUE && engine.next_ps() <= epoch.pico_now().as_ps() {
+                return;
+            }
             // An error means that the interface is down: nothing comes from it.
             let read = match (tap, groups) {
                 (Device::Tap(tap), None) => read_frame(tap, room, epoch, port, engine),

@@ -95,7 +95,8 @@ impl Turn {
         }
         let epoch = &self.cards.epoch;
         let due_ns = epoch.mono_ns(PicoTime::from_ps(next));
-        if due_ns <= now_ns && next > limit.as_ps() {
+        // A thread alone never waits for what has become due since it looked.
+        if self.lead.is_some() && due_ns <= now_ns && next > limit.as_ps() {
             return WAIT_NS;
         }
         due_ns
