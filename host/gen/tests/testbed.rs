@@ -1,5 +1,6 @@
 //! Generated traffic across an emulated network: gaps exact to the byte, figures of known impairments, capacity.
 
+#[path = "../../testbed/tests/common/mod.rs"]
 mod common;
 
 use std::net::SocketAddr;
