@@ -409,6 +409,16 @@ fn parse_with(name: &str, text: &str, sets: &[(String, String)]) -> Result<Exper
     if e.modes.is_empty() {
         return Err(fail("modes: want live, sim or both".into()));
     }
+    for figure in &e.figures {
+        if let Some(ours) = &figure.ours
+            && !e.phases.iter().any(|p| p.name == ours.phase)
+        {
+            return Err(fail(format!(
+                "figure {:?} names no phase: {:?}",
+                figure.name, ours.phase
+            )));
+        }
+    }
     if let Some(today) = &e.today {
         today.validate(&e).map_err(|m| fail(format!("today: {m}")))?;
     }

@@ -384,7 +384,7 @@ mod tests {
     fn a_distance_without_a_reason_is_named() {
         let runs = [run("live", "", 1, false, 40.0, 0)];
         let t = beside(&chosen(&runs));
-        assert_eq!(t.rows[0][3..], ["100 mbps", "40 mbps", "-60.0 %", "none given"]);
+        assert_eq!(t.rows[0][3..], ["100 Mbps", "40 Mbps", "-60.0 %", "none given"]);
     }
 
     #[test]

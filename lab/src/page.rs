@@ -126,7 +126,10 @@ pub(crate) fn compared_cells(c: &Compared) -> [String; 5] {
         (None, true) => "none given".into(),
         (None, false) => String::new(),
     };
-    let unit = c.figure.rsplit('_').next().unwrap_or_default();
+    let unit = match c.figure.rsplit('_').next() {
+        Some("mbps") => "Mbps",
+        other => other.unwrap_or_default(),
+    };
     [
         c.name.clone(),
         format!("{} {unit}", c.paper),
