@@ -149,7 +149,7 @@ fn round(control: &mut impl CongestionControl, window: &mut Window, now: PicoTim
 
 #[test]
 fn bic_searches_as_its_module_does() {
-    let mut bic = Bic::new(32, Some(100));
+    let mut bic = Bic::new(32);
     let mut window = Window::new(2, 1 << 22, Counting::PerAck);
     bic.init(&mut window);
     assert_eq!(window.ssthresh, 100, "initial_ssthresh");
@@ -168,7 +168,7 @@ fn bic_searches_as_its_module_does() {
 
 #[test]
 fn bic_is_linear_far_from_its_maximum_and_slow_near_it() {
-    let mut bic = Bic::new(32, Some(100));
+    let mut bic = Bic::new(32);
     let mut window = Window::new(2, 1 << 22, Counting::PerAck);
     bic.init(&mut window);
     window.cwnd = 10_000;
@@ -297,7 +297,7 @@ fn steps_are_those_of_the_kernels_modules() {
         };
         let got = match fields[0] {
             "bic" => {
-                let mut bic = Bic::new(most, Some(100));
+                let mut bic = Bic::new(most);
                 // A loss at the last maximum is what sets it.
                 bic.threshold(
                     &Window::new(last_max, 1 << 22, Counting::PerSegment),

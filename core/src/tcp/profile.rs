@@ -9,7 +9,6 @@
 //! | after recovery | as low as flight left it, then slow start to the threshold | the threshold |
 //! | CUBIC leaves slow start by | loss | HyStart |
 //! | BIC's `max_increment` | 32 (`linux-2.6.14.2`: 16) | 32 |
-//! | BIC's `initial_ssthresh` | 100 | 100 |
 //! | full interface queue | local congestion: window reduced, try again on the next ACK | not reached: two superframes per socket (TSQ) |
 //!
 //! `linux-2.6.14.2` is `linux-2.6.14` with the one change that its second stable update made to TCP, "tcp: BIC
@@ -60,10 +59,8 @@ pub struct Profile {
     /// How the window comes down.
     pub reduction: Reduction,
     /// BIC's most segments a round trip, delayed ACKs allowed for (net/ipv4/tcp_bic.c, `max_increment`).
+    /// `modern` has that of `bpf/bic.bpf.c`, which the live testbed loads.
     pub bic_max_increment: u32,
-    /// Where BIC's first slow start ends, segments (`initial_ssthresh`). Both of BIC's are parameters of its
-    /// module; `modern` has those of paper 001, as the BPF program that the live testbed loads (`bpf/bic.bpf.c`).
-    pub bic_initial_ssthresh: Option<u32>,
     /// Whether CUBIC uses HyStart.
     pub hystart: bool,
     /// Initial window whatever the segment's size; by [`Profile::initial_window`] when `None`.
@@ -95,7 +92,6 @@ impl Profile {
         detection: Detection::Fack,
         reduction: Reduction::RateHalving,
         bic_max_increment: 32,
-        bic_initial_ssthresh: Some(100),
         hystart: false,
         initial_segments: None,
         rto_initial: PicoDuration::from_secs(3),
@@ -112,7 +108,6 @@ impl Profile {
         detection: Detection::Rack,
         reduction: Reduction::Prr,
         bic_max_increment: 32,
-        bic_initial_ssthresh: Some(100),
         hystart: true,
         initial_segments: Some(10),
         rto_initial: PicoDuration::from_secs(1),

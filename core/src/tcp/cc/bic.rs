@@ -18,7 +18,7 @@
 //!          ssthresh = cwnd * 819 / 1024; half at 14 and below
 //! ```
 //!
-//! Slow start ends at 100 segments (`initial_ssthresh`), loss or not; later kernels have no such threshold. The window is looked at again after
+//! Slow start ends at 100 segments (`initial_ssthresh`), loss or not: a parameter of the module. The window is looked at again after
 //! it has changed or every 1/32 s.
 
 use super::{Acked, CongestionControl};
@@ -30,6 +30,7 @@ use crate::{
 const LOW_WINDOW: u32 = 14;
 const BETA: u64 = 819;
 const BETA_SCALE: u64 = 1_024;
+const INITIAL_SSTHRESH: u32 = 100;
 const SMOOTH_PART: u32 = 20;
 /// Quarter of the distance: `BICTCP_B`.
 const B: u32 = 4;
@@ -48,15 +49,12 @@ pub struct Bic {
     looked: Option<(u32, PicoTime)>,
     ack_ratio: u32,
     most: u32,
-    first_ssthresh: Option<u32>,
 }
 
 impl Bic {
-    /// Before any loss. `most` segments a round trip at most, one at least; slow start ends at `first_ssthresh`
-    /// segments if there is one (`initial_ssthresh`).
-    pub fn new(most: u32, first_ssthresh: Option<u32>) -> Self {
+    /// Before any loss. `most` segments a round trip at most, one at least.
+    pub fn new(most: u32) -> Self {
         Bic {
-            first_ssthresh,
             most: most.max(1),
             every: 0,
             last_max: 0,
@@ -111,9 +109,7 @@ fn steps(cwnd: u32, last_max: u32, most: u32) -> u32 {
 
 impl CongestionControl for Bic {
     fn init(&mut self, window: &mut Window) {
-        if let Some(first) = self.first_ssthresh {
-            window.ssthresh = first;
-        }
+        window.ssthresh = INITIAL_SSTHRESH;
     }
 
     #[inline]
@@ -150,7 +146,7 @@ impl CongestionControl for Bic {
     }
 
     fn timed_out(&mut self) {
-        *self = Bic::new(self.most, self.first_ssthresh);
+        *self = Bic::new(self.most);
     }
 
     fn target(&self) -> Option<u32> {

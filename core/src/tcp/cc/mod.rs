@@ -191,7 +191,7 @@ impl Any {
     pub fn new(algorithm: Algorithm, profile: &Profile, fast_alpha: u32) -> Self {
         match algorithm {
             Algorithm::Reno => Any::Reno(Reno),
-            Algorithm::Bic => Any::Bic(Bic::new(profile.bic_max_increment, profile.bic_initial_ssthresh)),
+            Algorithm::Bic => Any::Bic(Bic::new(profile.bic_max_increment)),
             Algorithm::Cubic => Any::Cubic(Cubic::new(profile.hystart)),
             Algorithm::HighSpeed => Any::HighSpeed(HighSpeed::new()),
             Algorithm::Htcp => Any::Htcp(Htcp::new()),

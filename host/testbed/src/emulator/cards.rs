@@ -22,8 +22,8 @@ use super::pool::Frame;
 use crate::host::Device;
 use crate::topology::Mode;
 
-/// Frames read from one card before the others have their turn; when something is due, so few only: reading a batch takes
-/// about 50 us, for which what is due would wait.
+/// Frames read from one card before the others have their turn; when something is due, so few only: reading a whole
+/// batch takes about 50 us, for which what is due would wait.
 const READ_BATCH: usize = 32;
 const READ_WHEN_DUE: usize = 8;
 
