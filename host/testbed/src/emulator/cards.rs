@@ -22,10 +22,13 @@ use super::pool::Frame;
 use crate::host::Device;
 use crate::topology::Mode;
 
-/// Frames read from one card before the others have their turn; when something is due, so few only: reading a whole
-/// batch takes about 50 us, for which what is due would wait.
+/// Frames read from one card before the others have their turn: a whole batch takes about 50 us.
 const READ_BATCH: usize = 32;
-const READ_WHEN_DUE: usize = 8;
+/// When something is due, what is read before it is written: one frame; so many where it is late by [`BEHIND_NS`]
+/// already, because a thread that does not keep up carries a quarter more that way.
+const READ_WHEN_DUE: usize = 1;
+const READ_WHEN_BEHIND: usize = 8;
+const BEHIND_NS: u64 = 30_000;
 
 struct Card {
     tap: Device,
@@ -180,8 +183,11 @@ impl Cards {
             return;
         };
         for n in 0..READ_BATCH {
-            if n >= READ_WHEN_DUE && engine.next_ps() <= epoch.pico_now().as_ps() {
-                return;
+            if n >= READ_WHEN_DUE {
+                let late_ps = epoch.pico_now().as_ps().checked_sub(engine.next_ps());
+                if late_ps.is_some_and(|late| n >= READ_WHEN_BEHIND || late < BEHIND_NS * 1000) {
+                    return;
+                }
             }
             // An error means that the interface is down: nothing comes from it.
             let read = match (tap, groups) {
