@@ -35,6 +35,6 @@ pub use info::{TcpInfo, tcp_info};
 pub use opt::{
     Buffers, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS,
     buffers, congestion, is_ipv6, keep_pacing, set_buffers, set_congestion, set_cork, set_keepalive, set_mss,
-    set_nodelay, set_notsent_lowat, set_pacing, set_user_timeout,
+    set_nodelay, set_notsent_lowat, set_pacing, set_udp_segment, set_user_timeout,
 };
 pub use trim::{LIMIT_DIVISOR, REPAY_NS, Sent, Trim};

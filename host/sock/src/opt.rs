@@ -207,19 +207,38 @@ pub fn set_buffers(socket: &impl AsFd, bytes: u32) -> io::Result<Buffers> {
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
     ] {
-        set_socket_int(socket, force, wish).or_else(|_| set_socket_int(socket, plain, wish))?;
+        set_int(socket, libc::SOL_SOCKET, force, wish)
+            .or_else(|_| set_int(socket, libc::SOL_SOCKET, plain, wish))?;
     }
     buffers(socket)
 }
 
-fn set_socket_int(socket: &impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+/// Lets one `send` carry many datagrams of `payload_bytes` each (`UDP_SEGMENT`, udp(7), Linux 4.18).
+///
+/// # Errors
+/// What `setsockopt` gives.
+pub fn set_udp_segment(socket: &impl AsFd, payload_bytes: u16) -> io::Result<()> {
+    set_int(
+        socket,
+        libc::SOL_UDP,
+        libc::UDP_SEGMENT,
+        libc::c_int::from(payload_bytes),
+    )
+}
+
+fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(0);
     // SAFETY: the pointer is to `len` readable bytes of an int that lives over the call; every option used
-    // here takes an int (socket(7)).
+    // here takes an int (socket(7), udp(7)).
     let ret = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
+            level,
             option,
             (&raw const value).cast(),
             len,
