@@ -168,6 +168,33 @@ fn recovery_ends_at_half_the_window() {
     assert!(sender.window().cwnd >= threshold && sender.window().cwnd <= threshold + 1);
 }
 
+/// Linux `tcp_cwnd_reduction`: a segment for each that is delivered, two where the ACK also moves the left edge.
+#[test]
+fn far_below_the_threshold_only_progress_grows_the_window() {
+    let mut sender = open(sender(Profile::MODERN, Algorithm::Reno));
+    let mut next = burst(&mut sender, ms(100)).len() as u64;
+    for acked in 1..=30 {
+        sender.handle_segment(ms(200), &ack(acked, &[]));
+        next += burst(&mut sender, ms(200)).len() as u64;
+    }
+    let (una, above) = (30, next - 8);
+    for sacked in 1..=3 {
+        sender.handle_segment(ms(300), &ack(una, &[(above, above + sacked)]));
+    }
+    assert_eq!(sender.state(), State::Recovery);
+    let mut resent = burst(&mut sender, ms(300)).len();
+    assert!(sender.in_flight() + 10 < sender.window().ssthresh);
+    for sacked in 4..=8 {
+        sender.handle_segment(ms(300), &ack(una, &[(above, above + sacked)]));
+        let sent = burst(&mut sender, ms(300)).len();
+        assert_eq!(sent, 1, "SACKed {sacked}");
+        resent += sent;
+    }
+    assert!((resent as u64) < above - una, "something is left to send");
+    sender.handle_segment(ms(400), &ack(una + 1, &[(above, next)]));
+    assert_eq!(burst(&mut sender, ms(400)).len(), 2);
+}
+
 #[test]
 fn rate_halving_never_goes_above_what_is_in_flight() {
     let (sender, _) = with_a_gap(Profile::LINUX_2_6_14);

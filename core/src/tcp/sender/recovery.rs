@@ -2,7 +2,7 @@
 //!
 //! Linux 2.6.14 (`tcp_ack`, `tcp_fastretrans_alert`): the window grows before the state is looked at, by
 //! what the state was; rate halving. Linux today (`tcp_ack`, `tcp_cong_control`): after, by what the state
-//! is; PRR (RFC 6937, section 3.1 with its slow start bound).
+//! is; PRR (RFC 6937, section 3.1: conservative, and the slow start bound while an ACK makes progress).
 
 use super::{Cut, Sender, State};
 use crate::{
@@ -27,12 +27,12 @@ impl Sender {
             Reduction::RateHalving => {
                 self.grow(acked, in_flight);
                 if dubious {
-                    self.alert(acked.now, delivered);
+                    self.alert(acked, delivered);
                 }
             }
             Reduction::Prr => {
                 if dubious {
-                    self.alert(acked.now, delivered);
+                    self.alert(acked, delivered);
                 }
                 self.grow(acked, in_flight);
             }
@@ -60,18 +60,18 @@ impl Sender {
         }
     }
 
-    fn alert(&mut self, now: PicoTime, delivered: u32) {
+    fn alert(&mut self, acked: &Acked, delivered: u32) {
         self.leave();
         let lost = self.find_losses();
         match self.state {
             State::Loss => self.moderate(),
-            State::Recovery => self.reduce(delivered, lost),
+            State::Recovery => self.reduce(delivered, acked.segments > 0 && lost == 0),
             _ if self.time_to_recover() => {
-                self.enter_recovery(now);
+                self.enter_recovery(acked.now);
                 let lost = lost + self.find_losses();
-                self.reduce(delivered, lost);
+                self.reduce(delivered, acked.segments > 0 && lost == 0);
             }
-            State::Cwr => self.reduce(delivered, 0),
+            State::Cwr => self.reduce(delivered, acked.segments > 0),
             _ => {
                 let disorder = self.board.sacked_out() > 0 || self.board.resent_out() > 0;
                 self.state = if disorder { State::Disorder } else { State::Open };
@@ -201,10 +201,10 @@ impl Sender {
     }
 
     /// One step of the reduction for an ACK.
-    fn reduce(&mut self, delivered: u32, lost: u32) {
+    fn reduce(&mut self, delivered: u32, progress: bool) {
         match self.config.profile.reduction {
             Reduction::RateHalving => self.rate_halve(),
-            Reduction::Prr => self.proportional(delivered, lost),
+            Reduction::Prr => self.proportional(delivered, progress),
         }
     }
 
@@ -220,8 +220,9 @@ impl Sender {
         self.window.cwnd = self.window.cwnd.min(self.board.in_flight() + 1);
     }
 
-    /// RFC 6937; Linux `tcp_cwnd_reduction`.
-    fn proportional(&mut self, delivered: u32, lost: u32) {
+    /// RFC 6937; Linux `tcp_cwnd_reduction`, which takes the slow start bound for an ACK that makes `progress`
+    /// (acknowledges cumulatively and shows no new loss) and else conserves packets.
+    fn proportional(&mut self, delivered: u32, progress: bool) {
         if delivered == 0 || self.prior_cwnd == 0 {
             return;
         }
@@ -235,7 +236,7 @@ impl Sender {
             }
             Some(room) => {
                 let behind = self.delivered_in_recovery.saturating_sub(self.sent_in_recovery);
-                let more = behind.max(delivered) + u32::from(lost == 0);
+                let more = behind.max(delivered) + u32::from(progress);
                 u64::from(more.min(room))
             }
         };
