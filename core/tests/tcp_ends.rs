@@ -322,6 +322,21 @@ fn a_window_that_still_opens_is_acknowledged_at_once() {
     assert_eq!(windows, [6, 8]);
 }
 
+#[test]
+fn todays_first_window_is_what_the_field_holds() {
+    let mut sender = open(sender(Profile::MODERN, Algorithm::Reno));
+    let mut receiver = receiver(Profile::MODERN, 1 << 24);
+    receiver.handle_segment(ms(0), &Segment::bare(Kind::Syn, ms(0)));
+    let answer = receiver.poll_transmit(ms(0)).expect("a SYN ACK");
+    assert_eq!(answer.window, 65_535);
+    sender.handle_segment(ms(100), &answer);
+    assert_eq!(
+        burst(&mut sender, ms(100)).len(),
+        10,
+        "the initial window is not cut"
+    );
+}
+
 /// A receiver whose window is open, with 3/4 of a buffer as its window.
 fn remembering(buffer: Option<u64>) -> Receiver {
     let mut receiver = Receiver::new(ReceiverConfig {

@@ -65,6 +65,9 @@ pub struct Profile {
     pub hystart: bool,
     /// Initial window whatever the segment's size; by [`Profile::initial_window`] when `None`.
     pub initial_segments: Option<u32>,
+    /// Whether the receiver's first window is what the unscaled field holds (Linux 4.20, commit a337531b942b,
+    /// `tcp_select_initial_window`) instead of four segments.
+    pub wide_first_window: bool,
     /// RTO before any sample (RFC 1122: 3 s; RFC 6298: 1 s).
     pub rto_initial: PicoDuration,
     /// Least variance term of the RTO.
@@ -94,6 +97,7 @@ impl Profile {
         bic_max_increment: 32,
         hystart: false,
         initial_segments: None,
+        wide_first_window: false,
         rto_initial: PicoDuration::from_secs(3),
         rto_floor: PicoDuration::from_ms(200),
         ack_delay: PicoDuration::from_ms(40),
@@ -110,6 +114,7 @@ impl Profile {
         bic_max_increment: 32,
         hystart: true,
         initial_segments: Some(10),
+        wide_first_window: true,
         rto_initial: PicoDuration::from_secs(1),
         rto_floor: PicoDuration::from_ms(200),
         ack_delay: PicoDuration::from_ms(40),

@@ -12,8 +12,8 @@
 //! caller states the result. The application reads at once, or at a rate.
 //!
 //! The window opens as Linux opens it (net/ipv4/tcp_input.c, `tcp_grow_window`; tcp_output.c,
-//! `tcp_select_initial_window`): four segments at first (three above 1460 bytes, two above 4380), two more
-//! for every segment that arrives in order, until it is the effective window; and as long as it grows,
+//! `tcp_select_initial_window`): four segments at first (three above 1460 bytes, two above 4380; since 4.20
+//! 65,535 bytes), two more for every segment that arrives in order, until it is the effective window; and as long as it grows,
 //! every segment is acknowledged at once. So slow start doubles until about half a window has arrived, and
 //! grows by a half per round trip from there.
 //!
@@ -48,13 +48,17 @@ const SCALE_MAX: u32 = 14;
 /// Largest value of the window field.
 const FIELD_MAX: u64 = 65_535;
 
-/// Segments of the first window (Linux `tcp_select_initial_window`).
-fn first_segments(mss: u32) -> u64 {
-    match mss {
+/// Bytes of the first window (Linux `tcp_select_initial_window`).
+fn first_window(profile: &Profile, mss: u32) -> u64 {
+    if profile.wide_first_window {
+        return FIELD_MAX;
+    }
+    let segments = match mss {
         4_381.. => 2,
         1_461.. => 3,
         _ => 4,
-    }
+    };
+    segments * u64::from(mss)
 }
 
 /// Payload that fits a page after `tcp_collapse` (i386: 4096 less `struct skb_shared_info` and headers), and
@@ -155,7 +159,7 @@ impl Receiver {
             echo: PicoTime::ZERO,
             last_ack: 0,
             edge: 0,
-            opened: (first_segments(config.mss) * u64::from(config.mss)).min(config.window),
+            opened: first_window(&config.profile, config.mss).min(config.window),
             unanswered: 0,
             quick: config.profile.quick_acks,
             due: None,
