@@ -168,6 +168,19 @@ fn recovery_ends_at_half_the_window() {
     assert!(sender.window().cwnd >= threshold && sender.window().cwnd <= threshold + 1);
 }
 
+#[test]
+fn the_first_segment_sent_again_has_all_its_time_again() {
+    for profile in Profile::ALL {
+        let (mut sender, _) = with_a_gap(profile);
+        let before = sender.next_wakeup().expect("the timer runs");
+        let una = sender.acknowledged() / MSS;
+        assert_eq!(burst(&mut sender, ms(300)).first(), Some(&una));
+        // It ran since the ACK at 200 ms.
+        let after = sender.next_wakeup().expect("the timer runs");
+        assert_eq!(after - before, PicoDuration::from_ms(100), "{}", profile.name);
+    }
+}
+
 /// Linux `tcp_cwnd_reduction`: a segment for each that is delivered, two where the ACK also moves the left edge.
 #[test]
 fn far_below_the_threshold_only_progress_grows_the_window() {

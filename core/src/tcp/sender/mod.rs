@@ -432,7 +432,8 @@ impl Sender {
         if self.config.cpu_per_frame > PicoDuration::ZERO {
             self.busy_to = self.busy_to.max(now) + self.config.cpu_per_frame;
         }
-        if self.timer.is_none() {
+        // The first segment sent again has all its time again (Linux `tcp_xmit_retransmit_queue`).
+        if self.timer.is_none() || (again && number == self.board.una()) {
             self.arm(now);
         }
         segment
