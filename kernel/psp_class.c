@@ -3,7 +3,7 @@
  * Classes of the qdisc "psp".
  *
  *	1:		the qdisc
- *	1:1		a class: mode 0 (not paced), 1 (static rate), 2 (dynamic: cwnd * packet / RTT); has a qdisc of its own
+ *	1:1		a class: mode 0 (not paced), 1 (static), 2 (dynamic: cwnd * packet / RTT); with its own qdisc
  *	1:1 - 1:11	with children it is a group: its rate is their ceiling, its qdisc is gone until they are
  *
  * One level of groups. Frames of a group's children count on both clocks.

@@ -33,8 +33,8 @@ static const struct nla_policy psp_policy[TCA_PSP_MAX + 1] = {
 };
 
 /*
- * Strict: an unknown attribute, a wrong length or bytes left over are refused. Only the flag NLA_F_NESTED on TCA_OPTIONS
- * is not asked for: tc 6.1 does not set it.
+ * Strict: an unknown attribute, a wrong length or bytes left over are refused. Only the flag NLA_F_NESTED on
+ * TCA_OPTIONS is not asked for: tc 6.1 does not set it.
  */
 int psp_parse(struct nlattr *tb[TCA_PSP_MAX + 1], const struct nlattr *opt, struct netlink_ext_ack *extack)
 {
@@ -121,7 +121,7 @@ static int psp_refuse_gap(enum psp_why why, struct netlink_ext_ack *extack)
 		NL_SET_ERR_MSG(extack, "psp: gap frames are Ethernet's: pace timer for this device");
 		break;
 	case PSP_WHY_NO_SPEED:
-		NL_SET_ERR_MSG(extack, "psp: the device tells no speed of whole ps per byte: give one (phy 1gbit), or pace timer");
+		NL_SET_ERR_MSG(extack, "psp: the device tells no useful speed: give one (phy 1gbit), or pace timer");
 		break;
 	default:
 		NL_SET_ERR_MSG(extack, "psp: gap frames need an MTU of 150 at least: pace timer for this device");

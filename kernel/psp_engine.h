@@ -55,8 +55,8 @@ extern "C" {
  * forgiven half of ahead_max_ps in so many ps, 0.5 % where that is 100 ms.
  */
 #define PSP_FORGIVE_PS 10000000000000ULL
-/* A time beyond this should be rebased: 53 days. What stays then, so that clocks that lag keep their distance: an hour. */
-#define PSP_REBASE_AT_PS (1ULL << 62)
+/* A time beyond this should be rebased: 53 days. What stays then, so that clocks that lag keep their distance: 1 h. */
+#define PSP_REBASE_AT_PS 0x4000000000000000ULL
 #define PSP_REBASE_KEEP_NS 3600000000000ULL
 
 /* Stands at at_ps + rem / rate_bps, rem < rate_bps. A rate of 0 takes no time. */
@@ -111,7 +111,7 @@ struct psp_sched {
 	u64 ps_per_byte;
 	u64 slack_ps;			/* timer pacing: so late a wake-up is made good; 0 with gap frames */
 	u64 ahead_max_ps;		/* gap frames: the wire may be filled so far beyond now */
-	u64 forgiven_ps;		/* when it was last found further ahead, and that was taken for a faster clock */
+	u64 forgiven_ps;		/* when it was last found further ahead: taken for a faster clock */
 	u32 gap_limit;			/* largest gap frame */
 	u32 classes;			/* paced ones there are, waiting or not: the caller's count */
 	u32 largest;			/* frame seen, for the bound on lateness */

@@ -21,6 +21,7 @@ enum {
 	TCA_PSP_PAD,
 	__TCA_PSP_MAX,
 };
+
 #define TCA_PSP_MAX (__TCA_PSP_MAX - 1)
 
 enum psp_pace {

@@ -17,10 +17,9 @@
 #include <linux/if_vlan.h>
 #include <linux/module.h>
 #include <linux/tcp.h>
-#include <linux/version.h>
 #include <net/netlink.h>
 #include <net/tcp.h>
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#if __has_include("net/gso.h")
 #include <net/gso.h>
 #endif
 #include "sch_psp.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * badgso DEV COUNT: hands COUNT superframes to DEV that say they are TCP and cannot be cut: their TCP header has length 0.
+ * badgso DEV COUNT: hands COUNT superframes to DEV that cannot be cut: they are to be cut as TCP, and their IP header says
+ * UDP.
  */
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
@@ -51,7 +52,9 @@ int main(int argc, char **argv)
 	f.ip.version = 4;
 	f.ip.ihl = 5;
 	f.ip.ttl = 1;
-	f.ip.protocol = IPPROTO_TCP;
+	f.ip.protocol = IPPROTO_UDP;
+	/* A TCP header of 20 bytes: kernels look before the qdisc does. */
+	f.tcp[12] = 5 << 4;
 	f.ip.tot_len = htons(sizeof(f) - sizeof(f.virtio) - sizeof(f.eth));
 	for (i = 0; i < atoi(argv[2]); i++) {
 		/* The qdisc drops it: that is what the sender may hear. */

@@ -114,6 +114,7 @@ a "$BUILD/test/badgso" psw0 3 2>/run/badgso
 shows "drops queue 0 gso 3" tca -s class show dev psw0 classid 1:1
 shows "dropped 3" tca -s qdisc show dev psw0
 wire_has 0 "superframes that cannot be cut"
+[ "$failed" = 0 ] || cat /run/badgso
 
 # Actions: one that drops, one that keeps the frame (fragments, until the last has come), one that sends it elsewhere.
 tca filter add dev psw0 parent 1: protocol ip pref 1 u32 match ip dport 80 0xffff action drop

@@ -10,8 +10,9 @@
  * the wire has a hole only where the ring ran empty. At the far side PAUSE frames are counted and dropped, as a
  * switch's input does; others arrive with their end as time stamp.
  *
- * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096), bql (byte queue limits: the
- * driver tells the kernel what it took and what has left, and the kernel stops the queue before the ring is full).
+ * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096), bql (byte queue
+ * limits: the driver tells the kernel what it took and what has left, and the kernel stops the queue before the ring is
+ * full).
  * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold}: what left psw0. log: "start_ps frame_bytes" of each frame but
  * PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were full, 0 lets it
  * go: a test that wants frames to wait from the first one on fills the qdisc first.
@@ -27,7 +28,7 @@
 #include <linux/vmalloc.h>
 #include <net/dst.h>
 
-#define LOG_MAX (1u << 19)
+#define LOG_MAX BIT(19)
 #define MAC_CONTROL 0x8808
 #define FRAME_MIN 64u
 #define L1_OVERHEAD 20u
