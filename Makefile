@@ -4,7 +4,7 @@ CARGO ?= cargo
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 
-.PHONY: help build demo test bench soak vm-check vm-bench vm-test lint deps clean
+.PHONY: help build demo test bench soak vm-check vm-bench vm-test kernel-check lint deps clean
 
 help:
 	@echo "make demo   the main job: paced copy over an emulated Pacific, with a report"
@@ -13,7 +13,8 @@ help:
 	@echo "make bench  comparisons with other movers; one JSON file each in bench/results/"
 	@echo "make soak   long fault-injection runs"
 	@echo "make vm-check, vm-bench   in QEMU, virtual time: the machine itself; against netem, tbf and the kernel's modules"
-	@echo "make vm-test   the kernel module on a stock kernel in QEMU (VM_TEST=smoke, commands, range, tcp, churn or all)"
+	@echo "make vm-test   the kernel module on a stock kernel in QEMU (VM_TEST=smoke, commands, figures, edges, fuzz, range, tcp, churn or all)"
+	@echo "make kernel-check   the kernel's own checks of the module: sparse, checkpatch; its man page; DKMS (KERNELS=\"6.12.117+deb12 6.1.0-56\")"
 	@echo "make lint   rustfmt, clippy and rustdoc with warnings as errors"
 
 deps:
@@ -56,6 +57,12 @@ VM_TEST ?= smoke
 vm-test:
 	@scripts/deps vm
 	kernel/test/run $(VM_TEST)
+
+KERNELS ?=
+kernel-check:
+	@scripts/deps kernel-check
+	kernel/check $(KERNELS)
+	kernel/test/dkms $(or $(KERNELS),$(shell tests/vm/vm version))
 
 lint: deps
 	$(CARGO) fmt --all --check

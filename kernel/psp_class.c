@@ -3,7 +3,7 @@
  * Classes of the qdisc "psp".
  *
  *	1:		the qdisc
- *	1:1		a class: mode 0 (not paced), 1 (static rate), 2 (dynamic: cwnd * packet / RTT); has a qdisc of its own
+ *	1:1		a class: mode 0 (not paced), 1 (static), 2 (dynamic: cwnd * packet / RTT); with its own qdisc
  *	1:1 - 1:11	with children it is a group: its rate is their ceiling, its qdisc is gone until they are
  *
  * One level of groups. Frames of a group's children count on both clocks.
@@ -62,9 +62,8 @@ static int psp_read_wish(struct Qdisc *sch, struct nlattr *opt, struct psp_wish 
 		NL_SET_ERR_MSG(extack, "psp: a class needs a rate or a mode");
 		return -EINVAL;
 	}
-	/* tc 6.1 sends TCA_OPTIONS without NLA_F_NESTED. */
-	err = nla_parse_nested_deprecated(tb, TCA_PSP_MAX, opt, psp_policy, extack);
-	if (err < 0)
+	err = psp_parse(tb, opt, extack);
+	if (err)
 		return err;
 	if (tb[TCA_PSP_DEFAULT] || tb[TCA_PSP_PACE] || tb[TCA_PSP_PHY]) {
 		NL_SET_ERR_MSG(extack, "psp: default, pace and phy belong to the qdisc, not to a class");
@@ -153,6 +152,8 @@ static int psp_change_class(struct Qdisc *sch, struct psp_cl *cl, u32 parentid, 
 	sch_tree_lock(sch);
 	psp_grant(sch, cl, wish);
 	sch_tree_unlock(sch);
+	/* A class that is not paced any more does not wait for the timer that was set for it. */
+	__netif_schedule(qdisc_root_sleeping(sch));
 	return 0;
 }
 
@@ -324,12 +325,14 @@ static struct Qdisc *psp_leaf(struct Qdisc *sch, unsigned long arg)
 	return ((struct psp_cl *)arg)->qdisc;
 }
 
-/* Under the root lock: the class's qdisc became empty by itself. */
+/* Under the root lock: the class's qdisc became empty by itself. May be told more than once. */
 static void psp_qlen_notify(struct Qdisc *sch, unsigned long arg)
 {
 	struct psp_data *q = qdisc_priv(sch);
+	/* The direct class has no number by which psp_search could find it. */
+	struct psp_cl *cl = arg ? (struct psp_cl *)arg : q->direct;
 
-	psp_sleep(&q->sched, &((struct psp_cl *)arg)->engine);
+	psp_sleep(&q->sched, &cl->engine);
 }
 
 static unsigned long psp_search(struct Qdisc *sch, u32 classid)

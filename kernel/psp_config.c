@@ -18,13 +18,29 @@
 /* A frame of the MTU: MAC header and FCS. */
 #define PSP_MTU_TO_FRAME (ETH_HLEN + PSP_FCS)
 
-const struct nla_policy psp_policy[TCA_PSP_MAX + 1] = {
+#define PSP_TOLD "psp: used, why, wire and pad are told by the kernel, not set"
+
+static const struct nla_policy psp_policy[TCA_PSP_MAX + 1] = {
 	[TCA_PSP_DEFAULT]	= { .type = NLA_U32 },
 	[TCA_PSP_PACE]		= { .type = NLA_U8 },
 	[TCA_PSP_PHY]		= { .type = NLA_U64 },
 	[TCA_PSP_MODE]		= { .type = NLA_U8 },
 	[TCA_PSP_RATE]		= { .type = NLA_U64 },
+	[TCA_PSP_USED]		= { .type = NLA_REJECT, .reject_message = PSP_TOLD },
+	[TCA_PSP_WHY]		= { .type = NLA_REJECT, .reject_message = PSP_TOLD },
+	[TCA_PSP_WIRE]		= { .type = NLA_REJECT, .reject_message = PSP_TOLD },
+	[TCA_PSP_PAD]		= { .type = NLA_REJECT, .reject_message = PSP_TOLD },
 };
+
+/*
+ * Strict: an unknown attribute, a wrong length or bytes left over are refused. Only the flag NLA_F_NESTED on
+ * TCA_OPTIONS is not asked for: tc 6.1 does not set it.
+ */
+int psp_parse(struct nlattr *tb[TCA_PSP_MAX + 1], const struct nlattr *opt, struct netlink_ext_ack *extack)
+{
+	return __nla_parse(tb, TCA_PSP_MAX, nla_data(opt), nla_len(opt), psp_policy,
+			   NL_VALIDATE_STRICT & ~NL_VALIDATE_NESTED, extack);
+}
 
 /* What is asked for and what follows from it. */
 struct psp_plan {
@@ -62,10 +78,16 @@ static u64 psp_device_bps(struct net_device *dev)
 static bool psp_sends_pause(struct net_device *dev)
 {
 	struct ethtool_pauseparam pause = { .cmd = ETHTOOL_GPAUSEPARAM };
+	const struct ethtool_ops *ops = dev->ethtool_ops;
 
-	if (!dev->ethtool_ops || !dev->ethtool_ops->get_pauseparam)
+	if (!ops->get_pauseparam || !netif_device_present(dev))
 		return false;
-	dev->ethtool_ops->get_pauseparam(dev, &pause);
+	/* As ethtool itself asks: the device may sleep. */
+	if (ops->begin && ops->begin(dev) < 0)
+		return false;
+	ops->get_pauseparam(dev, &pause);
+	if (ops->complete)
+		ops->complete(dev);
 	return pause.tx_pause;
 }
 
@@ -99,7 +121,7 @@ static int psp_refuse_gap(enum psp_why why, struct netlink_ext_ack *extack)
 		NL_SET_ERR_MSG(extack, "psp: gap frames are Ethernet's: pace timer for this device");
 		break;
 	case PSP_WHY_NO_SPEED:
-		NL_SET_ERR_MSG(extack, "psp: the device tells no speed: give it (phy 1gbit), or pace timer");
+		NL_SET_ERR_MSG(extack, "psp: the device tells no useful speed: give one (phy 1gbit), or pace timer");
 		break;
 	default:
 		NL_SET_ERR_MSG(extack, "psp: gap frames need an MTU of 150 at least: pace timer for this device");
@@ -115,8 +137,8 @@ static int psp_read_options(struct Qdisc *sch, struct nlattr *opt, struct psp_pl
 
 	if (!opt)
 		return 0;
-	err = nla_parse_nested_deprecated(tb, TCA_PSP_MAX, opt, psp_policy, extack);
-	if (err < 0)
+	err = psp_parse(tb, opt, extack);
+	if (err)
 		return err;
 	if (tb[TCA_PSP_RATE] || tb[TCA_PSP_MODE]) {
 		NL_SET_ERR_MSG(extack, "psp: rate and mode belong to classes, not to the qdisc");
@@ -190,13 +212,12 @@ static void psp_apply(struct Qdisc *sch, const struct psp_plan *plan, struct sk_
 	q->sched.ps_per_byte = ps_per_byte;
 	q->sched.slack_ps = plan->gap ? 0 : PSP_TIMER_SLACK_PS;
 	q->sched.gap_limit = plan->gap_limit;
-	q->ahead_max_ns = max(PSP_AHEAD_MIN_NS, div64_u64(ring_ps, 1000));
-	if (plan->gap)
+	q->sched.ahead_max_ps = max(PSP_AHEAD_MIN_PS, ring_ps);
+	if (plan->gap) {
+		q->sched.forgiven_ps = psp_now_ps(q);
 		swap(q->gap_skb, *gap_skb);
+	}
 	sch_tree_unlock(sch);
-	/* Frames may wait for a timer that gap pacing does not need. */
-	if (plan->gap)
-		__netif_schedule(qdisc_root_sleeping(sch));
 }
 
 /* At creation and at each change: nothing is changed where anything is refused. */
@@ -238,15 +259,23 @@ int psp_configure(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack 
 int psp_dump(struct Qdisc *sch, struct sk_buff *skb)
 {
 	struct psp_data *q = qdisc_priv(sch);
-	struct nlattr *nest = nla_nest_start_noflag(skb, TCA_OPTIONS);
+	enum psp_why why;
+	struct nlattr *nest;
+	bool gap;
 
+	/* psp_guard may change both at any time. */
+	sch_tree_lock(sch);
+	gap = q->gap;
+	why = q->why;
+	sch_tree_unlock(sch);
+	nest = nla_nest_start_noflag(skb, TCA_OPTIONS);
 	if (!nest)
 		return -EMSGSIZE;
 	if (nla_put_u32(skb, TCA_PSP_DEFAULT, q->default_minor) ||
 	    nla_put_u8(skb, TCA_PSP_PACE, q->pace) ||
 	    (q->phy_bps && nla_put_u64_64bit(skb, TCA_PSP_PHY, q->phy_bps, TCA_PSP_PAD)) ||
-	    nla_put_u8(skb, TCA_PSP_USED, q->gap ? PSP_PACE_GAP : PSP_PACE_TIMER) ||
-	    nla_put_u8(skb, TCA_PSP_WHY, q->why) ||
+	    nla_put_u8(skb, TCA_PSP_USED, gap ? PSP_PACE_GAP : PSP_PACE_TIMER) ||
+	    nla_put_u8(skb, TCA_PSP_WHY, why) ||
 	    nla_put_u64_64bit(skb, TCA_PSP_WIRE, q->wire_bps, TCA_PSP_PAD)) {
 		nla_nest_cancel(skb, nest);
 		return -EMSGSIZE;

@@ -129,6 +129,8 @@ void psp_init(struct psp_sched *sched, u64 ps_per_byte, u32 gap_limit_bytes)
 	sched->wire_ps = 0;
 	sched->ps_per_byte = ps_per_byte;
 	sched->slack_ps = 0;
+	sched->ahead_max_ps = PSP_U64_MAX;
+	sched->forgiven_ps = 0;
 	sched->gap_limit = gap_limit_bytes < PSP_GAP_LIMIT_MIN ? PSP_GAP_LIMIT_MIN : gap_limit_bytes;
 	sched->classes = 0;
 	sched->largest = PSP_FRAME_MIN;
@@ -323,6 +325,34 @@ void psp_gap_sent(struct psp_sched *sched, u32 gap_bytes)
 	sched->wire_ps = add_saturating(sched->wire_ps, psp_wire_bytes(gap_bytes) * sched->ps_per_byte);
 }
 
+enum psp_ahead psp_look_ahead(struct psp_sched *sched, u64 now_ps, u64 *back_ps)
+{
+	u64 ahead_ps = sched->wire_ps > now_ps ? sched->wire_ps - now_ps : 0;
+
+	*back_ps = 0;
+	if (ahead_ps <= sched->ahead_max_ps)
+		return PSP_IN_TIME;
+	if (now_ps < add_saturating(sched->forgiven_ps, PSP_FORGIVE_PS)) {
+		*back_ps = ahead_ps;
+		return PSP_RUNAWAY;
+	}
+	*back_ps = ahead_ps - sched->ahead_max_ps / 2;
+	sched->forgiven_ps = now_ps + *back_ps;
+	return PSP_SKEWED;
+}
+
+u64 psp_ns_to_ps(u64 ns)
+{
+	return ns > PSP_DIV(PSP_U64_MAX, 1000ULL) ? PSP_U64_MAX : ns * 1000;
+}
+
+u64 psp_rebase_due_ns(const struct psp_sched *sched, u64 passed_ns)
+{
+	if (sched->wire_ps < PSP_REBASE_AT_PS && passed_ns < PSP_DIV(PSP_REBASE_AT_PS, 1000ULL))
+		return 0;
+	return max_u64(PSP_DIV(sched->wire_ps, 1000ULL), passed_ns) - PSP_REBASE_KEEP_NS;
+}
+
 void psp_clock_rebase(struct psp_clock *clock, u64 by_ps)
 {
 	if (clock->at_ps < by_ps) {
@@ -336,4 +366,5 @@ void psp_clock_rebase(struct psp_clock *clock, u64 by_ps)
 void psp_rebase(struct psp_sched *sched, u64 by_ps)
 {
 	sched->wire_ps = sched->wire_ps > by_ps ? sched->wire_ps - by_ps : 0;
+	sched->forgiven_ps = sched->forgiven_ps > by_ps ? sched->forgiven_ps - by_ps : 0;
 }

@@ -50,8 +50,14 @@ extern "C" {
 /* The wire's speed in ps per byte: 800 Gbps to 10 Mbps. */
 #define PSP_PS_PER_BYTE_MIN 10ULL
 #define PSP_PS_PER_BYTE_MAX 800000ULL
-/* A time beyond this should be rebased: 53 days. */
-#define PSP_REBASE_AT_PS (1ULL << 62)
+/*
+ * A wire whose clock is faster than the caller's (crystals differ by 100 ppm at most) runs ahead of it for ever: it is
+ * forgiven half of ahead_max_ps in so many ps, 0.5 % where that is 100 ms.
+ */
+#define PSP_FORGIVE_PS 10000000000000ULL
+/* A time beyond this should be rebased: 53 days. What stays then, so that clocks that lag keep their distance: 1 h. */
+#define PSP_REBASE_AT_PS 0x4000000000000000ULL
+#define PSP_REBASE_KEEP_NS 3600000000000ULL
 
 /* Stands at at_ps + rem / rate_bps, rem < rate_bps. A rate of 0 takes no time. */
 struct psp_clock {
@@ -104,6 +110,8 @@ struct psp_sched {
 	u64 wire_ps;			/* up to here the wire is filled */
 	u64 ps_per_byte;
 	u64 slack_ps;			/* timer pacing: so late a wake-up is made good; 0 with gap frames */
+	u64 ahead_max_ps;		/* gap frames: the wire may be filled so far beyond now */
+	u64 forgiven_ps;		/* when it was last found further ahead: taken for a faster clock */
 	u32 gap_limit;			/* largest gap frame */
 	u32 classes;			/* paced ones there are, waiting or not: the caller's count */
 	u32 largest;			/* frame seen, for the bound on lateness */
@@ -141,6 +149,22 @@ void psp_next(struct psp_sched *sched, struct psp_next *next);
 u64 psp_sent(struct psp_sched *sched, struct psp_class *cls, u32 frame_bytes, u32 next_bytes);
 /* A gap frame goes to the device. */
 void psp_gap_sent(struct psp_sched *sched, u32 gap_bytes);
+
+enum psp_ahead {
+	PSP_IN_TIME,	/* no more is under way than a ring holds */
+	PSP_SKEWED,	/* more, for the first time in PSP_FORGIVE_PS: a faster clock */
+	PSP_RUNAWAY,	/* more, and soon: the device takes gap frames without their taking time */
+};
+
+/* Before a gap frame. Unless in time the caller's epoch has to move back by *back_ps, so that now comes nearer. */
+enum psp_ahead psp_look_ahead(struct psp_sched *sched, u64 now_ps, u64 *back_ps);
+/*
+ * By how many ns the epoch should move on when passed_ns have passed since it: 0 while neither they nor the wire's time
+ * are near the end of what ps can count. The wire's time alone stands still while nothing is sent.
+ */
+u64 psp_rebase_due_ns(const struct psp_sched *sched, u64 passed_ns);
+/* Saturates after 213 days. */
+u64 psp_ns_to_ps(u64 ns);
 /* Takes by_ps off the time of the wire and of a clock; the caller does so for every clock. */
 void psp_rebase(struct psp_sched *sched, u64 by_ps);
 void psp_clock_rebase(struct psp_clock *clock, u64 by_ps);

@@ -21,6 +21,7 @@ enum {
 	TCA_PSP_PAD,
 	__TCA_PSP_MAX,
 };
+
 #define TCA_PSP_MAX (__TCA_PSP_MAX - 1)
 
 enum psp_pace {
@@ -64,6 +65,7 @@ struct psp_xstats {
 	__u64 runaways;		/* qdisc: times that gap frames were given up for the timer */
 	__u64 gap_failures;	/* qdisc: gap frames for which there was no memory */
 	__u64 ahead_ns;		/* qdisc: the wire is filled so far beyond now */
+	__u64 skew_ns;		/* qdisc: gap frames: the wire's clock gained so much on this machine's */
 };
 
 #endif

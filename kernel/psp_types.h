@@ -17,8 +17,14 @@
 typedef uint64_t u64;
 typedef uint32_t u32;
 typedef uint8_t u8;
+static inline u64 psp_div_rem(u64 n, u64 d, u64 *rem)
+{
+	*rem = n % d;
+	return n / d;
+}
+
 #define PSP_DIV(n, d) ((n) / (d))
-#define PSP_DIV_REM(n, d, rem) (*(rem) = (n) % (d), (n) / (d))
+#define PSP_DIV_REM(n, d, rem) psp_div_rem((n), (d), (rem))
 #endif
 
 #define PSP_U64_MAX (~(u64)0)

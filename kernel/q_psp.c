@@ -222,14 +222,20 @@ static int class_option(const char *option, const char *value, struct nlmsghdr *
 	return -1;
 }
 
+/* Options come in pairs; one that comes twice is a mistake. */
 static int parse(int argc, char **argv, struct nlmsghdr *n,
 		 int (*option)(const char *option, const char *value, struct nlmsghdr *n))
 {
 	struct rtattr *nest = addattr_nest(n, MAX_MSG, TCA_OPTIONS);
+	int i, before;
 
-	for (; argc > 0; argc -= 2, argv += 2)
-		if (option(argv[0], argc > 1 ? argv[1] : NULL, n))
+	for (i = 0; i < argc; i += 2) {
+		for (before = 0; before < i; before += 2)
+			if (!strcmp(argv[before], argv[i]))
+				return refuse(argv[i], i + 1 < argc ? argv[i + 1] : "", "once is valid");
+		if (option(argv[i], i + 1 < argc ? argv[i + 1] : NULL, n))
 			return -1;
+	}
 	addattr_nest_end(n, nest);
 	return 0;
 }
@@ -335,7 +341,8 @@ static int print_class(struct qdisc_util *qu, FILE *f, struct rtattr *opt)
 static void print_sums(const struct psp_xstats *x)
 {
 	print_number("frames", "  frames %llu", x->frames);
-	print_number("bytes", " bytes %llu", x->bytes);
+	/* tc's own "bytes" stands in the same object. */
+	print_number("frame_bytes", " bytes %llu", x->bytes);
 	print_number("gap_frames", " gap-frames %llu", x->gap_frames);
 	print_number("gap_bytes", " gap-bytes %llu", x->gap_bytes);
 }
@@ -361,11 +368,12 @@ static int print_xstats(struct qdisc_util *qu, FILE *f, struct rtattr *xstats)
 		print_number("rate_in_force_bps", " in-force %llubit", x.rate_bps);
 		print_number("lost_us", " lost %lluus", x.lost_ps / 1000000);
 	}
-	if (x.direct_frames || x.runaways || x.gap_failures || x.ahead_ns || is_json_context()) {
+	if (x.direct_frames || x.runaways || x.gap_failures || x.ahead_ns || x.skew_ns || is_json_context()) {
 		print_number("direct_frames", " direct %llu", x.direct_frames);
 		print_number("runaways", " runaways %llu", x.runaways);
 		print_number("gap_failures", " gap-failures %llu", x.gap_failures);
 		print_number("ahead_us", " ahead %lluus", x.ahead_ns / 1000);
+		print_number("skew_us", " skew %lluus", x.skew_ns / 1000);
 	}
 	return 0;
 }

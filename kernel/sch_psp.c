@@ -9,23 +9,24 @@
  * handed to the device in between: a card's clock spaces its frames, this processor's does not matter. In timer pacing
  * it is CLOCK_MONOTONIC always.
  *
- * The root lock of the qdisc serialises the engine.
+ * Locks. The root lock of the qdisc (sch_tree_lock for the control path) guards the engine, classes and their numbers:
+ * enqueue, dequeue and reset run under it, and whatever they read is written under it. The tree of classes is changed
+ * under the RTNL lock as well, so the control path may read it without. Filters are read under RCU (bh).
  */
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
 #include <linux/module.h>
 #include <linux/tcp.h>
-#include <linux/version.h>
 #include <net/netlink.h>
 #include <net/tcp.h>
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#if __has_include("net/gso.h")
 #include <net/gso.h>
 #endif
 #include "sch_psp.h"
 
 u64 psp_now_ps(const struct psp_data *q)
 {
-	return (ktime_get_ns() - q->epoch_ns) * 1000;
+	return psp_ns_to_ps(ktime_get_ns() - q->epoch_ns);
 }
 
 /* MAC header to FCS, with the VLAN tag that the device may add. */
@@ -36,28 +37,36 @@ static u32 psp_frame_bytes(const struct sk_buff *skb)
 	return max(bytes, PSP_FRAME_MIN);
 }
 
-/* 2^64 ps are 213 days: now and then the epoch moves on. */
-static void psp_keep_time(struct psp_data *q)
+static void psp_rebase_class(struct psp_cl *cl, u64 by_ps)
 {
+	psp_clock_rebase(&cl->engine.clock, by_ps);
+	psp_clock_rebase(&cl->group.clock, by_ps);
+	cl->second_ps = cl->second_ps > by_ps ? cl->second_ps - by_ps : 0;
+}
+
+/* 2^64 ps are 213 days: now and then the epoch moves on. Returns what has then passed since it. */
+static u64 psp_keep_time(struct psp_data *q, u64 passed_ns)
+{
+	u64 by_ns = psp_rebase_due_ns(&q->sched, passed_ns), by_ps;
 	struct psp_cl *cl;
 	unsigned int i;
-	u64 by_ns, by_ps;
 
-	if (likely(q->sched.wire_ps < PSP_REBASE_AT_PS))
-		return;
-	/* An hour stays, so that clocks that lag keep their distance. */
-	by_ns = div64_u64(q->sched.wire_ps, 1000) - 3600ULL * NSEC_PER_SEC;
-	by_ps = by_ns * 1000;
+	if (likely(!by_ns))
+		return passed_ns;
+	by_ps = psp_ns_to_ps(by_ns);
 	q->epoch_ns += by_ns;
 	psp_rebase(&q->sched, by_ps);
-	psp_clock_rebase(&q->direct->engine.clock, by_ps);
-	for (i = 0; i < q->classes.hashsize; i++) {
-		hlist_for_each_entry(cl, &q->classes.hash[i], common.hnode) {
-			psp_clock_rebase(&cl->engine.clock, by_ps);
-			psp_clock_rebase(&cl->group.clock, by_ps);
-			cl->second_ps = cl->second_ps > by_ps ? cl->second_ps - by_ps : 0;
-		}
-	}
+	psp_rebase_class(q->direct, by_ps);
+	for (i = 0; i < q->classes.hashsize; i++)
+		hlist_for_each_entry(cl, &q->classes.hash[i], common.hnode)
+			psp_rebase_class(cl, by_ps);
+	return passed_ns > by_ns ? passed_ns - by_ns : 0;
+}
+
+/* The wire was idle up to now. */
+static void psp_catch_up(struct psp_data *q)
+{
+	psp_resync(&q->sched, psp_ns_to_ps(psp_keep_time(q, ktime_get_ns() - q->epoch_ns)));
 }
 
 static bool psp_nothing_waits(const struct psp_data *q)
@@ -78,12 +87,12 @@ void psp_activate(struct Qdisc *sch, struct psp_cl *cl)
 		q->stalled |= cl->qdisc->q.qlen != 0;
 		return;
 	}
-	psp_keep_time(q);
 	if (!q->gap || psp_nothing_waits(q))
-		psp_resync(&q->sched, psp_now_ps(q));
+		psp_catch_up(q);
 	psp_wake(&q->sched, &cl->engine, psp_frame_bytes(skb));
 }
 
+/* The frame's class. NULL: it is to be dropped; an error: an action has taken it. *err is what enqueue returns then. */
 static struct psp_cl *psp_classify(struct sk_buff *skb, struct Qdisc *sch, int *err)
 {
 	struct psp_data *q = qdisc_priv(sch);
@@ -100,6 +109,10 @@ static struct psp_cl *psp_classify(struct sk_buff *skb, struct Qdisc *sch, int *
 	fl = rcu_dereference_bh(q->filter_list);
 	if (fl) {
 		switch (tcf_classify(skb, NULL, fl, &res, false)) {
+		case TC_ACT_CONSUMED:
+			/* Such as a fragment that act_ct keeps: not ours any more. */
+			*err = NET_XMIT_SUCCESS | __NET_XMIT_STOLEN;
+			return ERR_PTR(-EINPROGRESS);
 		case TC_ACT_QUEUED:
 		case TC_ACT_STOLEN:
 		case TC_ACT_TRAP:
@@ -178,6 +191,8 @@ static int psp_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **
 	int err;
 
 	cl = psp_classify(skb, sch, &err);
+	if (IS_ERR(cl))
+		return err;
 	if (!cl) {
 		if (err & __NET_XMIT_BYPASS)
 			qdisc_qstats_drop(sch);
@@ -197,10 +212,11 @@ static u64 psp_rate_of(const struct psp_data *q, const struct psp_cl *cl, const 
 	const struct tcp_sock *tp;
 	u32 packet;
 
-	if (!sk || !sk_fullsock(sk) || sk->sk_protocol != IPPROTO_TCP || sk->sk_type != SOCK_STREAM)
+	/* Time-wait and request sockets are smaller and have no cwnd. The frame holds its socket (sk_wmem_alloc). */
+	if (!sk || !sk_fullsock(sk) || !sk_is_tcp(sk))
 		return most;
 	tp = tcp_sk(sk);
-	packet = READ_ONCE(tp->mss_cache) + PSP_FCS;
+	packet = READ_ONCE(tp->mss_cache) + PSP_FCS + (skb_vlan_tag_present(skb) ? VLAN_HLEN : 0);
 	if (skb_transport_header_was_set(skb))
 		packet += skb_transport_offset(skb) + READ_ONCE(tp->tcp_header_len);
 	return psp_dynamic_rate(READ_ONCE(tp->snd_cwnd), packet, READ_ONCE(tp->srtt_us) >> 3, most);
@@ -283,14 +299,21 @@ static struct sk_buff *psp_gap_frame(struct Qdisc *sch, struct psp_cl *cl, u32 b
 static void psp_guard(struct Qdisc *sch)
 {
 	struct psp_data *q = qdisc_priv(sch);
-	u64 now_ps = psp_now_ps(q);
+	enum psp_ahead ahead;
+	u64 back_ps, back_ns;
 
-	if (q->sched.wire_ps <= now_ps + q->ahead_max_ns * 1000)
+	ahead = psp_look_ahead(&q->sched, psp_now_ps(q), &back_ps);
+	if (likely(ahead == PSP_IN_TIME))
 		return;
+	back_ns = div64_u64(back_ps, 1000);
+	q->epoch_ns -= back_ns;
+	if (ahead == PSP_SKEWED) {
+		q->xstats.skew_ns += back_ns;
+		return;
+	}
 	q->gap = false;
 	q->why = PSP_WHY_RUNAWAY;
 	q->xstats.runaways++;
-	q->sched.wire_ps = now_ps;
 	q->sched.slack_ps = PSP_TIMER_SLACK_PS;
 	net_info_ratelimited("psp: %s takes gap frames faster than its wire: pacing by timer\n",
 			     qdisc_dev(sch)->name);
@@ -317,13 +340,14 @@ static struct sk_buff *psp_dequeue(struct Qdisc *sch)
 	struct sk_buff *skb;
 	struct psp_cl *cl;
 
-	psp_keep_time(q);
+	/* A busy wire may never be caught up with. */
+	psp_keep_time(q, 0);
 	if (unlikely(q->stalled))
 		psp_look_again(sch);
 	/* Each turn without a frame puts a class to sleep or leaves gap pacing. */
 	for (;;) {
 		if (!q->gap)
-			psp_resync(&q->sched, psp_now_ps(q));
+			psp_catch_up(q);
 		psp_next(&q->sched, &next);
 		if (next.what == PSP_IDLE)
 			return NULL;
@@ -370,9 +394,15 @@ static void psp_reset(struct Qdisc *sch)
 
 static int psp_change(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
-	return psp_configure(sch, opt, extack);
+	int err = psp_configure(sch, opt, extack);
+
+	/* What waits for a timer may go by other rules now. */
+	if (!err)
+		__netif_schedule(qdisc_root_sleeping(sch));
+	return err;
 }
 
+/* Where this fails the kernel calls psp_destroy. */
 static int psp_init_qdisc(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
 	struct psp_data *q = qdisc_priv(sch);

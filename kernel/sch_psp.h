@@ -15,7 +15,7 @@
 /* Limits. psp_next looks at each waiting class. */
 #define PSP_CLASSES_MAX 256
 /* Gap frames may fill the wire so far beyond real time; a card holds what its ring holds: 4096 frames. */
-#define PSP_AHEAD_MIN_NS (100ULL * NSEC_PER_MSEC)
+#define PSP_AHEAD_MIN_PS 100000000000ULL
 #define PSP_RING_MAX 4096ULL
 /* Largest MTU that gap frames make use of. */
 #define PSP_GAP_MTU_MAX 9000u
@@ -48,9 +48,7 @@ struct psp_data {
 	u64 epoch_ns;			/* CLOCK_MONOTONIC where the engine's time is 0 */
 	bool gap;			/* gap frames, else timer */
 	bool stalled;			/* a class has frames that its qdisc would not show */
-	u32 gap_skb_bytes;		/* with FCS */
-	struct sk_buff *gap_skb;
-	u64 ahead_max_ns;
+	struct sk_buff *gap_skb;	/* a PAUSE frame of the largest size; each gap is a clone, cut to size */
 	struct qdisc_watchdog watchdog;
 
 	struct psp_cl *direct;		/* for what belongs to no class */
@@ -61,7 +59,7 @@ struct psp_data {
 
 	u32 default_minor;
 	enum psp_pace pace;		/* as asked for */
-	enum psp_why why;
+	enum psp_why why;		/* `gap` and this change under the root lock alone, by psp_guard too */
 	u64 phy_bps;			/* as given; 0: ask the device */
 	u64 wire_bps;			/* in use; 0: unknown */
 	struct psp_xstats xstats;
@@ -78,7 +76,7 @@ struct psp_cl *psp_class_new(struct Qdisc *sch, u32 classid, struct netlink_ext_
 void psp_class_free(struct psp_cl *cl);
 
 /* psp_config.c */
-extern const struct nla_policy psp_policy[TCA_PSP_MAX + 1];
+int psp_parse(struct nlattr *tb[TCA_PSP_MAX + 1], const struct nlattr *opt, struct netlink_ext_ack *extack);
 int psp_configure(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack);
 int psp_dump(struct Qdisc *sch, struct sk_buff *skb);
 

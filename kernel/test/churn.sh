@@ -6,7 +6,8 @@ set -eu
 BUILD=$1
 HERE=$(dirname "$0")
 . "$HERE/lib.sh"
-# What the stock kernel can check: memory of freed objects is poisoned by slub_debug only at boot; warnings stop nothing.
+# Started with the kernel's memory checks (see run): poison and red zones, and a warning is the end.
+grep -q slub_debug /proc/cmdline || fail "without the kernel's memory checks"
 echo 1 >/proc/sys/kernel/panic_on_oops
 wire_up
 insmod "$BUILD/psp.ko"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# In the guest: the paper's commands unchanged, and a table of valid and invalid ones.
+# In the guest: the paper's commands unchanged, tables of valid and invalid ones (qdisc.json, class.json), 256 classes.
 set -eu
 BUILD=$1
 HERE=$(dirname "$0")
@@ -49,74 +49,15 @@ taken tca qdisc replace dev psw0 root handle 2: psp default 0x10 pace timer phy 
 shows "default 10 pace timer phy 10Gbit" tca qdisc show dev psw0
 taken tca qdisc del dev psw0 root
 
-# The qdisc's options.
-refused "a minor number in hexadecimal" tca qdisc add dev psw0 root handle 1: psp default
-refused "a minor number in hexadecimal" tca qdisc add dev psw0 root handle 1: psp default 10000
-refused "a minor number in hexadecimal" tca qdisc add dev psw0 root handle 1: psp default -1
-refused "auto, gap or timer is valid" tca qdisc add dev psw0 root handle 1: psp pace clock
-refused "number and its unit" tca qdisc add dev psw0 root handle 1: psp phy 1000000000
-refused "whole number of ps per byte" tca qdisc add dev psw0 root handle 1: psp phy 56gbit
-refused "whole number of ps per byte" tca qdisc add dev psw0 root handle 1: psp phy 1mbit
-refused "whole number of ps per byte" tca qdisc add dev psw0 root handle 1: psp phy 1600gbit
-refused "what is" tca qdisc add dev psw0 root handle 1: psp rate 1mbit
-refused "Ethernet" tca qdisc add dev lo root handle 1: psp pace gap
-taken tca qdisc add dev lo root handle 1: psp
-shows "timer: no Ethernet" tca qdisc show dev lo
-taken tca qdisc del dev lo root
-taken tca qdisc add dev psw0 root handle 1: prio
-refused "root qdisc" tca qdisc add dev psw0 parent 1:1 handle 2: psp pace gap
-taken tca qdisc add dev psw0 parent 1:1 handle 2: psp
-shows "timer: not the root qdisc" tca qdisc show dev psw0
-taken tca qdisc del dev psw0 root
-taken tca qdisc add dev psw0 root handle 1: psp
-refused "auto, gap or timer is valid" tca qdisc change dev psw0 root psp pace 9
-refused "Exclusivity" tca qdisc add dev psw0 root handle 1: psp
+# The tables of valid and invalid commands.
+ip -n a link add psd0 type dummy
+a python3 -I "$HERE/cases.py" "$BUILD" "$HERE/qdisc.json" "$HERE/class.json" || failed=1
+ip -n a link del psd0
 
-# Classes.
-new() { tca class add dev psw0 parent 1: classid "$@"; }
-refused "needs a rate or a mode" new 1:1 psp
-refused "8kbit to 800gbit" new 1:1 psp rate 0bit
-refused "8kbit to 800gbit" new 1:1 psp rate 7999bit
-refused "8kbit to 800gbit" new 1:1 psp rate 801gbit
-refused "above the device's" new 1:1 psp rate 1001mbit
-refused "number and its unit" new 1:1 psp rate 500
-refused "number and its unit" new 1:1 psp rate fast
-refused "number and its unit" new 1:1 psp rate -1mbit
-refused "number and its unit" new 1:1 psp rate 99999999999999999999gbit
-refused "number and its unit" new 1:1 psp rate 1.0001bit
-refused "a value is missing" new 1:1 psp rate
-refused "0 (not paced), 1 (static) or 2 (dynamic)" new 1:1 psp mode 3
-refused "mode 1 needs a rate" new 1:1 psp mode 1
-refused "takes no rate" new 1:1 psp mode 0 rate 1mbit
-refused "" new 2:1 psp rate 1mbit
-refused "no such parent" tca class add dev psw0 parent 1:7 classid 1:1 psp rate 1mbit
-shows "" tca class show dev psw0
-[ -z "$(tca class show dev psw0)" ] || fail "a refused class is there"
-taken new 1:1 psp rate 8kbit
-taken new 1:2 psp rate 1gbit
-taken new 1:3 psp mode 2
-taken new 1:4 psp rate 0.5mbit
-shows "rate 500Kbit" tca class show dev psw0 classid 1:4
-taken new 1:5 psp rate 125kbps
-shows "rate 1Mbit" tca class show dev psw0 classid 1:5
-taken new 1:6 psp rate 999999937bit
-shows "rate 999999937bit" tca class show dev psw0 classid 1:6
-refused "File exists" new 1:1 psp rate 1mbit
-# Groups.
-taken tca class add dev psw0 parent 1:2 classid 1:21 psp rate 1mbit
-taken tca class add dev psw0 parent 1:2 classid 1:22 psp mode 0
-refused "one level" tca class add dev psw0 parent 1:21 classid 1:211 psp rate 1mbit
-refused "static rate" tca class add dev psw0 parent 1:3 classid 1:31 psp rate 1mbit
-refused "has children" tca class del dev psw0 classid 1:2
-refused "their ceiling" tca class change dev psw0 classid 1:2 psp mode 2
-refused "is a group" tca qdisc add dev psw0 parent 1:2 handle 50: pfifo
-refused "keeps its parent" tca class change dev psw0 parent 1:1 classid 1:21 psp rate 1mbit
-taken tca class del dev psw0 classid 1:21
-taken tca class del dev psw0 classid 1:22
-taken tca qdisc add dev psw0 parent 1:2 handle 50: pfifo
-taken tca class del dev psw0 classid 1:2
 # As many as there may be.
-there=$(tca class show dev psw0 | wc -l)
+new() { tca class add dev psw0 parent 1: classid "$@"; }
+taken tca qdisc add dev psw0 root handle 1: psp
+there=0
 i=256
 while [ "$there" -lt 256 ]; do
     printf 'class add dev psw0 parent 1: classid 1:%x psp rate 1mbit\n' $i

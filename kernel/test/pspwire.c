@@ -10,7 +10,9 @@
  * the wire has a hole only where the ring ran empty. At the far side PAUSE frames are counted and dropped, as a
  * switch's input does; others arrive with their end as time stamp.
  *
- * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096).
+ * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096), bql (byte queue
+ * limits: the driver tells the kernel what it took and what has left, and the kernel stops the queue before the ring is
+ * full).
  * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold}: what left psw0. log: "start_ps frame_bytes" of each frame but
  * PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were full, 0 lets it
  * go: a test that wants frames to wait from the first one on fills the qdisc first.
@@ -26,7 +28,7 @@
 #include <linux/vmalloc.h>
 #include <net/dst.h>
 
-#define LOG_MAX (1u << 19)
+#define LOG_MAX BIT(19)
 #define MAC_CONTROL 0x8808
 #define FRAME_MIN 64u
 #define L1_OVERHEAD 20u
@@ -40,6 +42,9 @@ MODULE_PARM_DESC(speed_mbps, "speed of the wire in Mbit/s with preamble and gap"
 static unsigned int ring = 256;
 module_param(ring, uint, 0444);
 MODULE_PARM_DESC(ring, "frames that a device takes before its queue stops");
+static bool bql;
+module_param(bql, bool, 0444);
+MODULE_PARM_DESC(bql, "byte queue limits");
 
 struct stamp {
 	u64 start_ps;
@@ -117,6 +122,8 @@ static netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
 	slot = (s->head + s->used++) % ring;
 	s->skbs[slot] = skb;
 	s->ends_ps[slot] = s->busy_until_ps;
+	if (bql)
+		netdev_sent_queue(dev, skb->len);
 	if (s->used == ring) {
 		s->stops++;
 		netif_stop_queue(dev);
@@ -150,6 +157,7 @@ static enum hrtimer_restart wire_timer(struct hrtimer *timer)
 {
 	struct side *s = container_of(timer, struct side, timer);
 	u64 now = now_ps(), wait_ns = 0;
+	unsigned int sent = 0, sent_bytes = 0;
 
 	for (;;) {
 		struct sk_buff *skb = NULL;
@@ -171,8 +179,12 @@ static enum hrtimer_restart wire_timer(struct hrtimer *timer)
 		spin_unlock(&s->lock);
 		if (!skb)
 			break;
+		sent++;
+		sent_bytes += skb->len;
 		deliver(s, skb, end);
 	}
+	if (bql && sent)
+		netdev_completed_queue(s->dev, sent, sent_bytes);
 	if (!wait_ns)
 		return HRTIMER_NORESTART;
 	hrtimer_forward_now(timer, ns_to_ktime(wait_ns));
@@ -205,6 +217,7 @@ static int wire_stop(struct net_device *dev)
 		s->head = (s->head + 1) % ring;
 	}
 	s->told = false;
+	netdev_reset_queue(dev);
 	spin_unlock_bh(&s->lock);
 	return 0;
 }

@@ -53,6 +53,8 @@ struct Sched {
     wire_ps: u64,
     ps_per_byte: u64,
     slack_ps: u64,
+    ahead_max_ps: u64,
+    forgiven_ps: u64,
     gap_limit: u32,
     classes: u32,
     largest: u32,
@@ -83,6 +85,9 @@ unsafe extern "C" {
     fn psp_next(sched: *mut Sched, next: *mut RawNext);
     fn psp_sent(sched: *mut Sched, cls: *mut Class, frame_bytes: u32, next_bytes: u32) -> u64;
     fn psp_gap_sent(sched: *mut Sched, gap_bytes: u32);
+    fn psp_look_ahead(sched: *mut Sched, now_ps: u64, back_ps: *mut u64) -> u32;
+    fn psp_ns_to_ps(ns: u64) -> u64;
+    fn psp_rebase_due_ns(sched: *const Sched, passed_ns: u64) -> u64;
     fn psp_rebase(sched: *mut Sched, by_ps: u64);
     fn psp_clock_rebase(clock: *mut Clock, by_ps: u64);
 }
@@ -160,6 +165,24 @@ pub enum Next {
     },
 }
 
+/// How far gap frames have filled the wire beyond now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// No more than a ring holds.
+    InTime,
+    /// The wire's clock is faster; the caller's epoch moves back by so many ps.
+    Skewed(u64),
+    /// The device does not block; as above.
+    Runaway(u64),
+}
+
+/// Nanoseconds as picoseconds; saturates.
+#[must_use]
+pub fn ns_to_ps(ns: u64) -> u64 {
+    // SAFETY: numbers only.
+    unsafe { psp_ns_to_ps(ns) }
+}
+
 /// A scheduler with its groups and classes.
 pub struct Wire {
     sched: *mut Sched,
@@ -175,6 +198,8 @@ impl Wire {
             wire_ps: 0,
             ps_per_byte: 0,
             slack_ps: 0,
+            ahead_max_ps: 0,
+            forgiven_ps: 0,
             gap_limit: 0,
             classes: 0,
             largest: 0,
@@ -296,6 +321,34 @@ impl Wire {
     pub fn gap_sent(&mut self, gap_bytes: u32) {
         // SAFETY: as in `new`.
         unsafe { psp_gap_sent(self.sched, gap_bytes) }
+    }
+
+    /// How far beyond now gap frames may fill the wire.
+    pub fn set_ahead_max_ps(&mut self, ahead_max_ps: u64) {
+        // SAFETY: as in `new`.
+        unsafe { (*self.sched).ahead_max_ps = ahead_max_ps }
+    }
+
+    /// Before a gap frame.
+    pub fn look_ahead(&mut self, now_ps: u64) -> Ahead {
+        let mut back_ps = u64::MAX;
+        // SAFETY: as in `new`; `back_ps` lives through the call.
+        match unsafe { psp_look_ahead(self.sched, now_ps, &mut back_ps) } {
+            0 => {
+                assert_eq!(back_ps, 0, "in time moves nothing");
+                Ahead::InTime
+            }
+            1 => Ahead::Skewed(back_ps),
+            2 => Ahead::Runaway(back_ps),
+            other => panic!("enum psp_ahead has no {other}"),
+        }
+    }
+
+    /// By how many ns the epoch should move on, `passed_ns` after it; 0: not at all.
+    #[must_use]
+    pub fn rebase_due_ns(&self, passed_ns: u64) -> u64 {
+        // SAFETY: as in `new`.
+        unsafe { psp_rebase_due_ns(self.sched, passed_ns) }
     }
 
     /// Moves the epoch on by `by_ps`.

@@ -203,9 +203,11 @@ fn no_overflow_up_to_800_gbps() {
     clock.depart(0, 1518);
     assert_eq!(clock.at_ps, u64::MAX);
     // A frame beyond what products can hold counts as the largest.
-    let mut clock = Clock::new(8_000);
-    clock.depart(0, u32::MAX);
-    assert_eq!(clock.at_ps, 1_048_576 * 1_000_000_000);
+    for bytes in [1_048_577, 3_000_000, u32::MAX] {
+        let mut clock = Clock::new(8_000);
+        clock.depart(0, bytes);
+        assert_eq!(clock.at_ps, 1_048_576 * 1_000_000_000, "{bytes}");
+    }
     assert_eq!(gap_on_wire(u32::MAX, 8_000, 1_000_000_000, 1518), None);
     assert_eq!(gap_on_wire(1518, 0, 1_000_000_000, 1518), None);
     assert_eq!(gap_plain(1518, 8_000, u64::MAX, 1518), None);

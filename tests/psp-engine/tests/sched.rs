@@ -1,6 +1,6 @@
 //! Many classes on one wire: rates, ceilings, gaps to the byte, and who may be late by how much.
 
-use kuroshio_psp_engine::{Next, Wire};
+use kuroshio_psp_engine::{Ahead, Next, Wire, ns_to_ps};
 use proptest::prelude::*;
 
 /// 1 Gbps.
@@ -367,4 +367,114 @@ fn a_late_timer_is_made_good_up_to_its_slack() {
     // A whole millisecond beyond: what is beyond the slack (and three frames) is lost.
     let lost = place_after_late_wake(2_000_000_000);
     assert!((1_000_000_000..=1_080_000_000).contains(&lost), "{lost}");
+}
+
+const DAY_NS: u64 = 86_400_000_000_000;
+const HOUR_NS: u64 = DAY_NS / 24;
+
+/// What the qdisc does when its wire was idle up to `passed_ns` after the epoch; returns what has then passed since it.
+fn catch_up(wire: &mut Wire, passed_ns: u64) -> u64 {
+    let by_ns = wire.rebase_due_ns(passed_ns);
+    if by_ns > 0 {
+        wire.rebase(ns_to_ps(by_ns));
+    }
+    let passed_ns = passed_ns.saturating_sub(by_ns);
+    wire.resync(ns_to_ps(passed_ns));
+    passed_ns
+}
+
+#[test]
+fn the_epoch_moves_on_before_time_overflows() {
+    let mut wire = Wire::new(PS_PER_BYTE, GAP_LIMIT);
+    wire.class(8_000, None);
+    assert_eq!(wire.rebase_due_ns(50 * DAY_NS), 0);
+    // The wire's own time, by bytes that were sent: 60 days.
+    wire.resync(ns_to_ps(60 * DAY_NS));
+    assert_eq!(wire.rebase_due_ns(0), 60 * DAY_NS - HOUR_NS);
+    assert_eq!(wire.rebase_due_ns(70 * DAY_NS), 70 * DAY_NS - HOUR_NS);
+    // 2^64 ps are 213.5 days.
+    assert_eq!(ns_to_ps(213 * DAY_NS), 213 * DAY_NS * 1000);
+    assert_eq!(ns_to_ps(214 * DAY_NS), u64::MAX);
+}
+
+/// Silence of any length: the frame behind the next one waits its 1.5 s, as it would after a minute.
+#[test]
+fn a_year_of_silence_is_like_a_minute() {
+    for silence_ns in [
+        60_000_000_000,
+        52 * DAY_NS,
+        54 * DAY_NS,
+        100 * DAY_NS,
+        250 * DAY_NS,
+        400 * DAY_NS,
+    ] {
+        let mut wire = Wire::new(PS_PER_BYTE, GAP_LIMIT);
+        wire.class(8_000, None);
+        let begun_ns = catch_up(&mut wire, 20 * DAY_NS);
+        wire.wake(0, 1500);
+        wire.sent(0, 1500, 0);
+        let passed_ns = catch_up(&mut wire, begun_ns + silence_ns);
+        assert!(passed_ns < 54 * DAY_NS, "{passed_ns} ns since the epoch");
+        assert_eq!(wire.wire_ps(), passed_ns * 1000, "the wire stands at now");
+        wire.wake(0, 1500);
+        let start_ps = wire.sent(0, 1500, 1500);
+        assert_eq!(
+            start_ps,
+            passed_ns * 1000,
+            "nothing to wait for after {silence_ns} ns"
+        );
+        match wire.next() {
+            Next::Gap { start_ps, .. } => assert_eq!(start_ps, passed_ns * 1000 + 1_500_000_000_000),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const MS: u64 = 1_000_000_000;
+
+#[test]
+fn a_device_that_never_blocks_is_noticed() {
+    let mut wire = Wire::new(PS_PER_BYTE, GAP_LIMIT);
+    wire.set_ahead_max_ps(100 * MS);
+    wire.resync(100 * MS);
+    assert_eq!(wire.look_ahead(0), Ahead::InTime);
+    wire.resync(100 * MS + 1);
+    assert_eq!(wire.look_ahead(0), Ahead::Runaway(100 * MS + 1));
+    // Idle for a minute before it began: forgiven once, and then no more.
+    wire.resync(60_200 * MS);
+    assert_eq!(wire.look_ahead(60_000 * MS), Ahead::Skewed(150 * MS));
+    assert_eq!(wire.look_ahead(60_150 * MS), Ahead::InTime);
+    wire.resync(60_251 * MS);
+    assert_eq!(wire.look_ahead(60_150 * MS), Ahead::Runaway(101 * MS));
+}
+
+/// A wire that is busy for a day with a clock that is faster by `ppm`; whether gap frames went on all day.
+fn busy_for_a_day(ppm: u64) -> bool {
+    let mut wire = Wire::new(PS_PER_BYTE, GAP_LIMIT);
+    wire.set_ahead_max_ps(100 * MS);
+    let mut epoch_back_ps = 0;
+    // Looked at each 20 ms: a ring of 3 ms, and what the wire gained.
+    for n in 0..24 * 3600 * 50 {
+        let passed_ps = n * 20 * MS;
+        wire.resync(passed_ps + 3 * MS + passed_ps / 1_000_000 * ppm);
+        match wire.look_ahead(passed_ps + epoch_back_ps) {
+            Ahead::InTime => {}
+            Ahead::Skewed(back_ps) => epoch_back_ps += back_ps,
+            Ahead::Runaway(_) => return false,
+        }
+    }
+    // What was forgiven is what was gained, but for what may be ahead.
+    let gained_ps = 24 * 3_600_000 * MS / 1_000_000 * ppm;
+    assert!(
+        epoch_back_ps <= gained_ps + 3 * MS && epoch_back_ps + 100 * MS >= gained_ps,
+        "{epoch_back_ps}"
+    );
+    true
+}
+
+#[test]
+fn a_faster_crystal_is_no_runaway() {
+    assert!(busy_for_a_day(0));
+    assert!(busy_for_a_day(200), "two crystals of 100 ppm each");
+    assert!(!busy_for_a_day(20_000), "2 % is another speed");
 }
