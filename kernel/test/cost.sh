@@ -14,12 +14,12 @@ insmod "$BUILD/psp.ko"
 # The far side drops at once.
 ip -n a neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev psw0 nud permanent
 ip -n a link set dev psw0 txqueuelen 10000
-COUNT=5000
+COUNT=2000
 rm -f /run/costs
 
 measure() { # measure NAME RATE_BPS: the qdisc that is there
     echo 1 >$WIRE/clear
-    said=$(a /run/cost 10.0.0.2 9 1518 $COUNT $WIRE/stats) || { fail "$1 $2"; tca qdisc del dev psw0 root; return; }
+    said=$(a /run/cost 10.0.0.2 9 1518 $COUNT <$WIRE/stats) || { fail "$1 $2"; tca qdisc del dev psw0 root; return; }
     [ "$1" = warm ] || echo "$1 $2 $said wire_frames $(($(stat frames) + $(stat pause_frames)))" >>/run/costs
     tca qdisc del dev psw0 root
 }

@@ -63,7 +63,8 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
     ] {
         m.insert(name.into(), json!(round(t.mean_mbps(l, from, to))));
     }
-    let paced = |c: &crate::check::CheckSpec| matches!(&c.what, What::PacedRate { phase, .. } if *phase == t.phase);
+    let paced =
+        |c: &crate::check::CheckSpec| matches!(&c.what, What::PacedRate { phase, .. } if *phase == t.phase);
     if let Some((rate, _)) = t.paced_mbps().filter(|_| e.checks.iter().any(paced)) {
         m.insert("paced_mbps".into(), json!(rate));
         m.insert("paced_kbps".into(), json!(rate * 1e3));

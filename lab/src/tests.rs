@@ -379,13 +379,18 @@ fn a_frame_out_of_its_place_fails() {
     assert!(!eval(&c, &with(Some((0.0, 1.0)))).ok, "a byte late");
     assert!(!eval(&c, &with(Some((-1.0, 0.0)))).ok, "a byte early");
     assert!(!eval(&c, &with(None)).ok, "no stamps are no success");
-    assert!(spec("kind = 'place'\nphase = 'p'\nwithin_bytes = 0.0").validate().is_err());
+    assert!(
+        spec("kind = 'place'\nphase = 'p'\nwithin_bytes = 0.0")
+            .validate()
+            .is_err()
+    );
 }
 
 #[test]
 fn means_end_with_a_phase_that_was_made_shorter() {
     let t = [steady("p", 1000, 16_000, 500 * MS)];
-    let mean = spec("kind = 'mean'\nphase = 'p'\nlevel = 'frame'\nfrom = '0s'\nto = '1s'\nat_least_mbps = 499.0");
+    let mean =
+        spec("kind = 'mean'\nphase = 'p'\nlevel = 'frame'\nfrom = '0s'\nto = '1s'\nat_least_mbps = 499.0");
     assert!(eval(&mean, &t).ok, "{}", eval(&mean, &t).value);
 }
 
@@ -409,8 +414,11 @@ fn wrong_machines_say_what_is_wrong() {
         let e = parse("psp-bic", &text.replace(from, to)).expect_err(to);
         assert!(e.to_string().contains(says), "{to}: {e}");
     }
-    let e = parse("gfarm-ifg", &include_str!("../gfarm-ifg.toml").replace("scale = ", "modes = [\"vm\"]\nscale = "))
-        .expect_err("no machine");
+    let e = parse(
+        "gfarm-ifg",
+        &include_str!("../gfarm-ifg.toml").replace("scale = ", "modes = [\"vm\"]\nscale = "),
+    )
+    .expect_err("no machine");
     assert!(e.to_string().contains("[vm]"), "{e}");
 }
 
@@ -516,6 +524,13 @@ fn keys_change_what_they_name_and_nothing_else() {
     assert!(e.phases.iter().all(|p| p.duration.ns() == 3_000 * MS));
     let e = with("port.pc/eth0.mtu", "9000B").expect("a key");
     assert!(e.phases.iter().all(|p| p.topology_toml.contains("9000B")));
+    let key = ("shape.pc/eth0.rate".to_owned(), "100Mbps".to_owned());
+    let e = load_with("psp-bic", &[key]).expect("a key");
+    let shaped = |name: &str| {
+        let p = e.phases.iter().find(|p| p.name == name).expect(name);
+        p.topology_toml.contains("shape = \"100Mbps\"")
+    };
+    assert!(shaped("static") && !shaped("none"));
     let e = with("seed", "77").expect("a key");
     assert!(e.phases.iter().all(|p| p.topology_toml.contains("seed = 77")));
     // A phase's own queue, and a sweep's before it.
@@ -533,6 +548,8 @@ fn keys_change_what_they_name_and_nothing_else() {
         ("link.nowhere.queue", "1MB", "no link"),
         ("link.ocean.colour", "1MB", "capacity, one_way_delay, queue, loss"),
         ("flow.other.window", "1MB", "no flow"),
+        ("shape.pc/eth9.rate", "1Mbps", "no shaper at"),
+        ("shape.pc/eth0.gap", "1B", "there are rate"),
         ("port.pc.mtu", "9000B", "HOST/PORT"),
         ("sim.seeds", "many", "no number"),
         ("sim.seeds", "0", "1 seed or more"),

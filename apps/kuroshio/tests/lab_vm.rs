@@ -52,11 +52,7 @@ fn options_of_other_modes_are_refused() {
         &[],
         &["--set is for --sim and --vm"],
     );
-    refused(
-        &["psp-bic", "--vm", "--set", "duration=1"],
-        &[],
-        &["unit"],
-    );
+    refused(&["psp-bic", "--vm", "--set", "duration=1"], &[], &["unit"]);
 }
 
 #[test]
@@ -79,7 +75,19 @@ fn without_a_checkout_or_programs_it_says_what_is_missing() {
 fn without_a_kernel_it_says_how_to_get_one() {
     // A version that no archive has, a cache without any, and the programs' names in a folder: none is started before.
     let dir = tempfile::tempdir().expect("a folder");
-    for name in ["qemu-system-x86_64", "busybox", "cpio", "modprobe", "zstd", "xz", "ip", "tc", "make", "cc", "python3"] {
+    for name in [
+        "qemu-system-x86_64",
+        "busybox",
+        "cpio",
+        "modprobe",
+        "zstd",
+        "xz",
+        "ip",
+        "tc",
+        "make",
+        "cc",
+        "python3",
+    ] {
         std::fs::write(dir.path().join(name), "").expect("a file");
     }
     let cache = dir.path().to_str().expect("text");

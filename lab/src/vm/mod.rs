@@ -193,7 +193,8 @@ fn finish(e: &Experiment, o: &Options, ran: Vec<Ran>, own: Vec<Check>, kernel: S
     checks.extend(own);
     let mut notes = e.notes.clone();
     notes.push(
-        "Run in a virtual machine in virtual time: one instruction takes one nanosecond, on one processor.".into(),
+        "Run in a virtual machine in virtual time: one instruction takes one nanosecond, on one processor."
+            .into(),
     );
     let result = RunResult {
         experiment: e.name.clone(),

@@ -110,8 +110,7 @@ fn parameters(machine: &Machine, p: &Phase) -> Result<String, String> {
     let Some(first) = p.flows.first() else {
         return Err("vm: want a flow".into());
     };
-    let same =
-        |f: &crate::experiment::Flow| f.from == first.from && f.to == first.to && f.kind == Kind::Tcp;
+    let same = |f: &crate::experiment::Flow| f.from == first.from && f.to == first.to && f.kind == Kind::Tcp;
     if !p.flows.iter().all(same) {
         return Err("vm: want TCP flows from one host to one other".into());
     }
@@ -133,10 +132,7 @@ fn parameters(machine: &Machine, p: &Phase) -> Result<String, String> {
     };
     line("wire_mbps", port.wire.bit_rate().bps() / 1_000_000);
     line("capacity_bps", there.capacity.bps());
-    line(
-        "rtt_us",
-        there.one_way_delay.as_us() + back.one_way_delay.as_us(),
-    );
+    line("rtt_us", there.one_way_delay.as_us() + back.one_way_delay.as_us());
     line("queue_bytes", there.queue_limit.get());
     line("port_frames", port.queue.get() / FRAME);
     line("duration_ms", p.duration.ns() / 1_000_000);
@@ -182,9 +178,7 @@ fn samples(text: &str, flows: usize) -> Result<Samples, String> {
         let [port, t_ms, cwnd, rtt, retrans, unacked, mss] = values.as_slice() else {
             return Err(wrong());
         };
-        let index = port
-            .checked_sub(FIRST_PORT)
-            .and_then(|i| usize::try_from(i).ok());
+        let index = port.checked_sub(FIRST_PORT).and_then(|i| usize::try_from(i).ok());
         let s = index.and_then(|i| sent.get_mut(i)).ok_or_else(wrong)?;
         let small = |v: &u64| u32::try_from(*v).unwrap_or(u32::MAX);
         s.mss_bytes = small(mss);
@@ -224,9 +218,7 @@ fn windows(text: &str, zero_ns: u64, duration_ns: u64, flows: usize) -> Result<W
         let [port, start_ns, _, bytes, payload] = values.as_slice() else {
             return Err(wrong());
         };
-        let index = port
-            .checked_sub(FIRST_PORT)
-            .and_then(|i| usize::try_from(i).ok());
+        let index = port.checked_sub(FIRST_PORT).and_then(|i| usize::try_from(i).ok());
         let list = index.and_then(|i| frames.get_mut(i)).ok_or_else(wrong)?;
         let Some(t_ns) = start_ns.checked_sub(zero_ns).filter(|t| *t < duration_ns) else {
             continue;
@@ -393,9 +385,13 @@ mod tests {
 
     #[test]
     fn samples_are_read_and_what_is_none_is_refused() {
-        let text = "zero_ns 5\n5001 0 10 100000 0 3 1448\n5002 0 10 0 0 3 1448\n5001 100 20 100500 2 9 1448\n";
+        let text =
+            "zero_ns 5\n5001 0 10 100000 0 3 1448\n5002 0 10 0 0 3 1448\n5001 100 20 100500 2 9 1448\n";
         let s = samples(text, 2).expect("samples");
-        assert_eq!((s.zero_ns, s.sent[0].samples.len(), s.sent[1].samples.len()), (5, 2, 1));
+        assert_eq!(
+            (s.zero_ns, s.sent[0].samples.len(), s.sent[1].samples.len()),
+            (5, 2, 1)
+        );
         assert_eq!(s.sent[0].retrans_segments, 2);
         assert_eq!(s.sent[0].samples[1].rtt_us, 100_500);
         for (text, says) in [
@@ -412,7 +408,8 @@ mod tests {
 
     #[test]
     fn windows_count_from_zero_to_the_end() {
-        let text = "lost_frames 3\n5001 500000 1 1518 1448\n5001 1000000 2 3036 2896\n5001 2000000 1 1518 1448\n";
+        let text =
+            "lost_frames 3\n5001 500000 1 1518 1448\n5001 1000000 2 3036 2896\n5001 2000000 1 1518 1448\n";
         let w = windows(text, 1_000_000, 1_000_000, 1).expect("windows");
         assert_eq!(w.lost, 3);
         let seen: Vec<_> = w.frames[0].iter().map(|f| (f.t_ns, f.frame)).collect();
@@ -451,7 +448,10 @@ mod tests {
         let b = losing(&[(0, 0), (100, 0), (200, 1), (300, 1), (900, 1)]);
         let c = losing(&[(0, 0), (100, 0), (200, 0), (300, 0), (900, 2)]);
         let v = together(&[a, b, c]);
-        assert_eq!((v["losses_of_streams"].as_u64(), v["events"].as_u64()), (Some(3), Some(2)));
+        assert_eq!(
+            (v["losses_of_streams"].as_u64(), v["events"].as_u64()),
+            (Some(3), Some(2))
+        );
         assert_eq!(v["streams_per_event_most"].as_u64(), Some(2));
         assert_eq!(v["streams_per_event_mean"].as_f64(), Some(1.5));
     }

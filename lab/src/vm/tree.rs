@@ -48,7 +48,9 @@ impl Tree {
         if let Some(named) = env::var_os(SOURCE) {
             let root = PathBuf::from(named);
             return match whole(&root) {
-                true => Ok(Self { root: absolute(&root) }),
+                true => Ok(Self {
+                    root: absolute(&root),
+                }),
                 false => Err(VmError::Missing(format!(
                     "{SOURCE}={}: no checkout of kuroshio: it has no {}",
                     root.display(),
@@ -73,7 +75,10 @@ impl Tree {
     /// The release of the machine's kernel; it and its headers are fetched when they are not there.
     pub(super) fn kernel(&self) -> Result<String, VmError> {
         let vm = self.root.join("tests/vm/vm");
-        let version = answer(Command::new(&vm).arg("version"), "no kernel for the virtual machine")?;
+        let version = answer(
+            Command::new(&vm).arg("version"),
+            "no kernel for the virtual machine",
+        )?;
         answer(
             Command::new(&vm).arg("fetch"),
             "no kernel for the virtual machine",
@@ -193,10 +198,7 @@ fn whole(root: &Path) -> bool {
 }
 
 fn above(start: &Path) -> Option<PathBuf> {
-    start
-        .ancestors()
-        .find(|folder| whole(folder))
-        .map(Path::to_owned)
+    start.ancestors().find(|folder| whole(folder)).map(Path::to_owned)
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -239,12 +241,18 @@ mod tests {
     #[test]
     fn a_command_that_fails_says_why() {
         let mut sh = Command::new("sh");
-        let e = answer(sh.args(["-c", "echo 'apt knows none' >&2; exit 125"]), "no kernel")
-            .expect_err("it fails")
-            .to_string();
+        let e = answer(
+            sh.args(["-c", "echo 'apt knows none' >&2; exit 125"]),
+            "no kernel",
+        )
+        .expect_err("it fails")
+        .to_string();
         assert_eq!(e, "no kernel: apt knows none");
         let mut sh = Command::new("sh");
-        assert_eq!(answer(sh.args(["-c", "echo 6.12"]), "no kernel").expect("it answers"), "6.12");
+        assert_eq!(
+            answer(sh.args(["-c", "echo 6.12"]), "no kernel").expect("it answers"),
+            "6.12"
+        );
     }
 
     #[test]
