@@ -7,6 +7,7 @@
 //! | `flow.NAME.FIELD` | `congestion`, `window`, `start` of a flow, in every phase that has it |
 //! | `shape.HOST/PORT.rate` | the shaper's rate at a port, in every phase that has one there |
 //! | `sim.FIELD` | a field of `[sim]`, in every phase |
+//! | `vm.load` | the one module, with its parameters, that the virtual machine loads |
 //! | `duration` | length of every phase |
 //! | `seed` | the first seed |
 //!
@@ -40,7 +41,7 @@ const SIM_NUMBERS: [&str; 2] = ["fast_alpha", "seeds"];
 
 /// What can be set, for messages.
 pub const KEYS: &str = "link.NAME.{capacity|one_way_delay|queue|loss}, port.HOST/PORT.{wire|mtu|queue}, \
-                        flow.NAME.{congestion|window|start}, shape.HOST/PORT.rate, sim.FIELD, duration, seed";
+                        flow.NAME.{congestion|window|start}, shape.HOST/PORT.rate, sim.FIELD, vm.load, duration, seed";
 
 /// Sets a key of an experiment.
 ///
@@ -60,6 +61,11 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
             Ok(())
         }
         ("sim", Some(("", field))) => sim(e, key, field, value),
+        ("vm", Some(("", field))) => {
+            known(key, field, &["load"])?;
+            part(e, "vm")?.insert(field.into(), vec![Value::from(value)].into());
+            Ok(())
+        }
         ("flow", Some((name, field))) => {
             known(key, field, &FLOW_FIELDS)?;
             let mut found = false;

@@ -531,6 +531,9 @@ fn keys_change_what_they_name_and_nothing_else() {
         p.topology_toml.contains("shape = \"100Mbps\"")
     };
     assert!(shaped("static") && !shaped("none"));
+    let key = ("vm.load".to_owned(), "tcp_bic max_increment=6".to_owned());
+    let e = load_with("psp-bic", &[key]).expect("a key");
+    assert_eq!(e.vm.expect("[vm]").load, ["tcp_bic max_increment=6"]);
     let e = with("seed", "77").expect("a key");
     assert!(e.phases.iter().all(|p| p.topology_toml.contains("seed = 77")));
     // A phase's own queue, and a sweep's before it.
@@ -548,6 +551,7 @@ fn keys_change_what_they_name_and_nothing_else() {
         ("link.nowhere.queue", "1MB", "no link"),
         ("link.ocean.colour", "1MB", "capacity, one_way_delay, queue, loss"),
         ("flow.other.window", "1MB", "no flow"),
+        ("vm.load", "tcp_bic", "no [vm]"),
         ("shape.pc/eth9.rate", "1Mbps", "no shaper at"),
         ("shape.pc/eth0.gap", "1B", "there are rate"),
         ("port.pc.mtu", "9000B", "HOST/PORT"),

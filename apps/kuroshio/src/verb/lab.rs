@@ -57,7 +57,15 @@ enum What {
     },
 }
 
+const RUN_EXAMPLE: &str = "\
+Example:
+  kuroshio lab run gfarm-ifg
+  kuroshio lab run psp-bic --sim --set duration=30s
+  kuroshio lab run psp-range --vm --json
+Exit code: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input or something is missing.";
+
 #[derive(clap::Args)]
+#[command(after_help = RUN_EXAMPLE)]
 struct RunArgs {
     /// Name of the experiment (see `kuroshio lab list`)
     name: String,
