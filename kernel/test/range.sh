@@ -29,6 +29,7 @@ until_waiting() { # until_waiting NAME FRAMES: they are in the qdisc
 # processor is the qdisc's while they go; it is asked for the outcome rarely for the same reason. Those that pace by clock
 # would make good for the time they were held.
 measure() { # measure NAME FRAMES HOLD: with the qdisc that is there
+    echo "$1" >/run/out/progress
     echo 1 >$WIRE/clear
     echo "$3" >$WIRE/hold
     a "$BUILD/test/feed" 10.0.0.2 9 1518 "$2"
@@ -57,9 +58,9 @@ case "$2" in
 smoke) psp 500000000 1000 gap ;;
 full)
     # 8 kbps: 1.5 s from frame to frame.
-    psp 8000 4 gap
+    psp 8000 9 gap
     psp 100000 12 gap
-    psp 1000000 40 gap
+    psp 1000000 100 gap
     psp 10000000 100 gap
     psp 100000000 1000 gap
     psp 250000000 2000 gap

@@ -11,6 +11,9 @@ use crate::trace::{Drops, Trace, mbps};
 /// Stands for every phase where dropped frames are counted.
 pub const EVERY_PHASE: &str = "*";
 
+/// A start is a whole number of ps: so early it may be, bytes of the wire.
+const EARLY_BYTES: f64 = 0.001;
+
 /// A check as it stands in an experiment file.
 #[derive(Debug, Clone, Deserialize)]
 pub struct CheckSpec {
@@ -167,6 +170,13 @@ pub enum What {
         /// Greatest number of bytes.
         at_most_bytes: u64,
     },
+    /// How far frames of a paced stream started from their places on the wire (virtual machine).
+    Place {
+        /// Phase.
+        phase: String,
+        /// Greatest distance, bytes of the wire; a start that is too early by more than its rounding fails always.
+        within_bytes: f64,
+    },
     /// How often a window was cut in a phase (simulator).
     Cuts {
         /// Phase.
@@ -224,6 +234,7 @@ impl CheckSpec {
             | What::WindowPeak { phase, .. }
             | What::PacedRate { phase, .. }
             | What::ScheduledPeak { phase, .. }
+            | What::Place { phase, .. }
             | What::Cuts { phase, .. }
             | What::TargetKept { phase, .. } => vec![phase],
             What::MeanShare { phase, of, .. } => vec![phase, of],
@@ -278,6 +289,12 @@ impl CheckSpec {
                 at_most: None,
                 ..
             } => return Err("want at_least or at_most".into()),
+            What::Place { within_bytes, .. } => {
+                return match *within_bytes > 0.0 {
+                    true => Ok(()),
+                    false => Err("want within_bytes above zero".into()),
+                };
+            }
             What::Rise(rise) => return rise.validate(),
             What::Cpu(cpu) => return cpu.validate(),
             What::Knee(knee) => return knee.validate(),
@@ -344,6 +361,11 @@ fn dropped(traces: &[Trace], phase: &str, place: Place, link: Option<&str>) -> O
     Some((n, words))
 }
 
+/// The end of a mean: as it says, or of a phase that was made shorter.
+fn ended(t: &Trace, to: &Span) -> u64 {
+    to.ns().min(t.duration_ns)
+}
+
 /// The windows of the sum, their mean in bytes; none when there is no data.
 fn windows(t: &Trace, level: Level, width: &Span, from: &Span, to: &Span) -> Option<(Vec<u64>, f64)> {
     let w = t.sum_windows(level, width.ns(), from.ns(), to.ns());
@@ -378,7 +400,8 @@ impl What {
                 at_least_mbps,
                 at_most_mbps,
             } => {
-                let v = find(traces, phase)?.mean_mbps(*level, from.ns(), to.ns());
+                let t = find(traces, phase)?;
+                let v = t.mean_mbps(*level, from.ns(), ended(t, to));
                 let ok =
                     v > 0.0 && at_least_mbps.is_none_or(|m| v >= m) && at_most_mbps.is_none_or(|m| v <= m);
                 Some((format!("{v:.3} Mbps"), ok))
@@ -392,8 +415,11 @@ impl What {
                 at_least,
                 at_most,
             } => {
-                let v = find(traces, phase)?.mean_mbps(*level, from.ns(), to.ns());
-                let whole = find(traces, of)?.mean_mbps(*level, from.ns(), to.ns());
+                let mean = |phase| {
+                    let t = find(traces, phase)?;
+                    Some(t.mean_mbps(*level, from.ns(), ended(t, to)))
+                };
+                let (v, whole) = (mean(phase)?, mean(of)?);
                 if whole <= 0.0 || v <= 0.0 {
                     return None;
                 }
@@ -519,6 +545,13 @@ impl What {
                 Some((
                     format!("{least} of {first} segments = {share:.3}"),
                     first > 0.0 && at_least.is_none_or(|m| share >= m) && at_most.is_none_or(|m| share <= m),
+                ))
+            }
+            What::Place { phase, within_bytes } => {
+                let (least, most) = find(traces, phase)?.place_error_bytes?;
+                Some((
+                    format!("{least:.3} to {most:.3} bytes"),
+                    least >= -EARLY_BYTES && most < *within_bytes,
                 ))
             }
             What::ScheduledPeak {

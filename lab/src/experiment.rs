@@ -12,6 +12,7 @@
 //!               [phase.set] links and ports that differ
 //! [[check]]     what must hold; with `mode` only in that mode
 //! [sim]         parameters of the simulator ([phase.sim] goes before it)
+//! [vm]          what the virtual machine does; phases with `vm` are run there
 //! ```
 //!
 //! A phase may take its topology and flows from another experiment (`as = "gnet1-shaped"`): the
@@ -54,6 +55,8 @@ const FILES: &[(&str, &str)] = &[
     ("lfn-real", include_str!("../lfn-real.toml")),
     ("psp-slow-start", include_str!("../psp-slow-start.toml")),
     ("pfldnet", include_str!("../pfldnet.toml")),
+    ("psp-controls", include_str!("../psp-controls.toml")),
+    ("psp-sync", include_str!("../psp-sync.toml")),
 ];
 
 /// An experiment that cannot be used, and why.
@@ -103,6 +106,19 @@ pub enum Mode {
     Live,
     /// In virtual time.
     Sim,
+    /// In a virtual machine with its own kernel, in virtual time.
+    Vm,
+}
+
+impl Mode {
+    /// The option of `lab run` that asks for it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Mode::Live => "--live",
+            Mode::Sim => "--sim",
+            Mode::Vm => "--vm",
+        }
+    }
 }
 
 /// The modes of an experiment that states none.
@@ -252,6 +268,9 @@ pub struct Phase {
     /// Parameters of the simulator for this phase.
     #[serde(default)]
     pub sim: Settings,
+    /// How it is run in the virtual machine; where it says nothing, it is not.
+    #[serde(default)]
+    pub vm: Option<crate::vm::Settings>,
     /// What the phase of a sweep stands for; empty for others.
     #[serde(skip)]
     pub vars: Vars,
@@ -299,6 +318,9 @@ pub struct Experiment {
     /// Parameters of the simulator.
     #[serde(default)]
     pub sim: Settings,
+    /// What the virtual machine does.
+    #[serde(default)]
+    pub vm: Option<crate::vm::Machine>,
     /// How it is run with today's congestion controls.
     #[serde(default)]
     pub today: Option<Today>,
@@ -407,8 +429,9 @@ fn parse_with(name: &str, text: &str, sets: &[(String, String)]) -> Result<Exper
             .map_err(|m| fail(format!("phase {:?}: sim: {m}", p.name)))?;
     }
     if e.modes.is_empty() {
-        return Err(fail("modes: want live, sim or both".into()));
+        return Err(fail("modes: want some of live, sim and vm".into()));
     }
+    crate::vm::validate(&e).map_err(fail)?;
     for figure in &e.figures {
         if let Some(ours) = &figure.ours
             && !e.phases.iter().any(|p| p.name == ours.phase)

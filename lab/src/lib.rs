@@ -1,8 +1,8 @@
 //! The papers' experiments as data, their runner and their reports.
 //!
 //! The way of a run: [`experiment`] (a TOML file: topology, workload, the paper's figure, the checks)
-//! -> [`live`] (namespaces, TCP, the emulator; frames captured at the far port) or [`sim`] (virtual
-//! time) -> [`trace`] (windows) -> [`check`] -> [`result`] (`run.json`, `trace.csv`) and [`page`] (`report.html`, PNG).
+//! -> [`live`] (namespaces, TCP, the emulator; frames captured at the far port), [`sim`] (virtual
+//! time) or [`vm`] (another kernel in virtual time) -> [`trace`] (windows) -> [`check`] -> [`result`] (`run.json`, `trace.csv`) and [`page`] (`report.html`, PNG).
 //! [`variant`] runs the same otherwise, [`compare`] sets figures beside the paper's, [`overview`] makes one page of many runs.
 //! [`report`] stands on its own and is used by every verb that shows figures.
 
@@ -25,6 +25,7 @@ mod sockopt;
 pub mod sweep;
 pub mod trace;
 pub mod variant;
+pub mod vm;
 
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,7 @@ pub fn looked_at(e: &Experiment, phase: &str, duration_ns: u64) -> (u64, u64) {
             | What::MeanShare { from, to, .. }
             | What::WindowsInRange { from, to, .. }
             | What::WindowsNearMean { from, to, .. }
-            | What::WindowPeak { from, to, .. } => Some((from.ns(), to.ns())),
+            | What::WindowPeak { from, to, .. } => Some((from.ns(), to.ns().min(duration_ns))),
             _ => None,
         })
         .unwrap_or((0, duration_ns))
@@ -62,6 +62,12 @@ pub fn phase(e: &Experiment, t: &Trace, sent: &[Sent]) -> Value {
         ("mean_sum_goodput_mbps", Level::Goodput),
     ] {
         m.insert(name.into(), json!(round(t.mean_mbps(l, from, to))));
+    }
+    let paced =
+        |c: &crate::check::CheckSpec| matches!(&c.what, What::PacedRate { phase, .. } if *phase == t.phase);
+    if let Some((rate, _)) = t.paced_mbps().filter(|_| e.checks.iter().any(paced)) {
+        m.insert("paced_mbps".into(), json!(rate));
+        m.insert("paced_kbps".into(), json!(rate * 1e3));
     }
     for (name, width) in [("narrow", e.meter.narrow.ns()), ("wide", e.meter.wide.ns())] {
         m.insert(format!("{name}_windows"), windows(t, level, width, from, to));

@@ -5,7 +5,9 @@
 //! | `link.NAME.FIELD` | `capacity`, `one_way_delay`, `queue`, `loss` of a link, as in the file |
 //! | `port.HOST/PORT.FIELD` | `wire`, `mtu`, `queue` of a host's port |
 //! | `flow.NAME.FIELD` | `congestion`, `window`, `start` of a flow, in every phase that has it |
+//! | `shape.HOST/PORT.rate` | the shaper's rate at a port, in every phase that has one there |
 //! | `sim.FIELD` | a field of `[sim]`, in every phase |
+//! | `vm.load` | the one module, with its parameters, that the virtual machine loads |
 //! | `duration` | length of every phase |
 //! | `seed` | the first seed |
 //!
@@ -39,7 +41,7 @@ const SIM_NUMBERS: [&str; 2] = ["fast_alpha", "seeds"];
 
 /// What can be set, for messages.
 pub const KEYS: &str = "link.NAME.{capacity|one_way_delay|queue|loss}, port.HOST/PORT.{wire|mtu|queue}, \
-                        flow.NAME.{congestion|window|start}, sim.FIELD, duration, seed";
+                        flow.NAME.{congestion|window|start}, shape.HOST/PORT.rate, sim.FIELD, vm.load, duration, seed";
 
 /// Sets a key of an experiment.
 ///
@@ -59,6 +61,11 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
             Ok(())
         }
         ("sim", Some(("", field))) => sim(e, key, field, value),
+        ("vm", Some(("", field))) => {
+            known(key, field, &["load"])?;
+            part(e, "vm")?.insert(field.into(), vec![Value::from(value)].into());
+            Ok(())
+        }
         ("flow", Some((name, field))) => {
             known(key, field, &FLOW_FIELDS)?;
             let mut found = false;
@@ -74,6 +81,18 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
                 }
             }
             found_or(key, found, "flow", name)
+        }
+        ("shape", Some((port, field))) => {
+            known(key, field, &["rate"])?;
+            let mut found = false;
+            for p in list(e, "phase") {
+                for s in list(p, "shape").filter(|s| s.get("port").and_then(Value::as_str) == Some(port)) {
+                    s.remove("gap");
+                    s.insert("rate".into(), value.into());
+                    found = true;
+                }
+            }
+            found_or(key, found, "shaper at", port)
         }
         ("link" | "port", Some(_)) => {
             topology(part(e, "topology")?, key, value)?;

@@ -55,7 +55,9 @@ fn every_experiment_is_whole_and_cited() {
             "lfn-pause",
             "lfn-real",
             "psp-slow-start",
-            "pfldnet"
+            "pfldnet",
+            "psp-controls",
+            "psp-sync"
         ]
     );
     for name in names() {
@@ -365,12 +367,68 @@ fn a_paced_rate_is_from_first_to_last_frame() {
 }
 
 #[test]
+fn a_frame_out_of_its_place_fails() {
+    let c = spec("kind = 'place'\nphase = 'p'\nwithin_bytes = 1.0");
+    let with = |place_error_bytes| {
+        [Trace {
+            place_error_bytes,
+            ..steady("p", 1000, 16_000, 1000 * MS)
+        }]
+    };
+    assert!(eval(&c, &with(Some((0.0, 0.99)))).ok);
+    assert!(!eval(&c, &with(Some((0.0, 1.0)))).ok, "a byte late");
+    assert!(!eval(&c, &with(Some((-1.0, 0.0)))).ok, "a byte early");
+    assert!(!eval(&c, &with(None)).ok, "no stamps are no success");
+    assert!(
+        spec("kind = 'place'\nphase = 'p'\nwithin_bytes = 0.0")
+            .validate()
+            .is_err()
+    );
+}
+
+#[test]
+fn means_end_with_a_phase_that_was_made_shorter() {
+    let t = [steady("p", 1000, 16_000, 500 * MS)];
+    let mean =
+        spec("kind = 'mean'\nphase = 'p'\nlevel = 'frame'\nfrom = '0s'\nto = '1s'\nat_least_mbps = 499.0");
+    assert!(eval(&mean, &t).ok, "{}", eval(&mean, &t).value);
+}
+
+#[test]
+fn wrong_machines_say_what_is_wrong() {
+    let text = include_str!("../psp-bic.toml");
+    parse("psp-bic", text).expect("whole");
+    for (from, to, says) in [
+        ("[\"sim\", \"vm\"]", "[\"sim\"]", "among the modes"),
+        ("[vm]\nrun = \"path\"\nload", "[vm]\nload", "run"),
+        ("run = \"path\"", "run = \"walk\"", "walk"),
+        ("[\"tcp_bic initial", "[\"tcp_bic; initial", "MODULE"),
+        ("vm = { pace = \"none\" }", "vm = { pace = \"static\" }", "shaper"),
+        (
+            "vm = { pace = \"none\" }",
+            "vm = { pace = \"none\", unpaced = [\"other\"] }",
+            "no flow \"other\"",
+        ),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let e = parse("psp-bic", &text.replace(from, to)).expect_err(to);
+        assert!(e.to_string().contains(says), "{to}: {e}");
+    }
+    let e = parse(
+        "gfarm-ifg",
+        &include_str!("../gfarm-ifg.toml").replace("scale = ", "modes = [\"vm\"]\nscale = "),
+    )
+    .expect_err("no machine");
+    assert!(e.to_string().contains("[vm]"), "{e}");
+}
+
+#[test]
 fn checks_are_for_the_modes_that_they_say() {
     use crate::experiment::Mode;
     let both = spec("kind = 'drops'\nphase = 'p'\nplace = 'routers'\nat_least = 1");
     let one = spec("mode = 'sim'\nkind = 'drops'\nphase = 'p'\nplace = 'routers'\nat_least = 1");
     assert!(both.is_for(Mode::Live) && both.is_for(Mode::Sim));
-    assert!(one.is_for(Mode::Sim) && !one.is_for(Mode::Live));
+    assert!(one.is_for(Mode::Sim) && !one.is_for(Mode::Live) && !one.is_for(Mode::Vm));
 }
 
 #[test]
@@ -466,6 +524,16 @@ fn keys_change_what_they_name_and_nothing_else() {
     assert!(e.phases.iter().all(|p| p.duration.ns() == 3_000 * MS));
     let e = with("port.pc/eth0.mtu", "9000B").expect("a key");
     assert!(e.phases.iter().all(|p| p.topology_toml.contains("9000B")));
+    let key = ("shape.pc/eth0.rate".to_owned(), "100Mbps".to_owned());
+    let e = load_with("psp-bic", &[key]).expect("a key");
+    let shaped = |name: &str| {
+        let p = e.phases.iter().find(|p| p.name == name).expect(name);
+        p.topology_toml.contains("shape = \"100Mbps\"")
+    };
+    assert!(shaped("static") && !shaped("none"));
+    let key = ("vm.load".to_owned(), "tcp_bic max_increment=6".to_owned());
+    let e = load_with("psp-bic", &[key]).expect("a key");
+    assert_eq!(e.vm.expect("[vm]").load, ["tcp_bic max_increment=6"]);
     let e = with("seed", "77").expect("a key");
     assert!(e.phases.iter().all(|p| p.topology_toml.contains("seed = 77")));
     // A phase's own queue, and a sweep's before it.
@@ -483,6 +551,9 @@ fn keys_change_what_they_name_and_nothing_else() {
         ("link.nowhere.queue", "1MB", "no link"),
         ("link.ocean.colour", "1MB", "capacity, one_way_delay, queue, loss"),
         ("flow.other.window", "1MB", "no flow"),
+        ("vm.load", "tcp_bic", "no [vm]"),
+        ("shape.pc/eth9.rate", "1Mbps", "no shaper at"),
+        ("shape.pc/eth0.gap", "1B", "there are rate"),
         ("port.pc.mtu", "9000B", "HOST/PORT"),
         ("sim.seeds", "many", "no number"),
         ("sim.seeds", "0", "1 seed or more"),

@@ -96,6 +96,9 @@ pub struct Trace {
     /// Most bytes of all streams that left the shapers within any window of the width asked for, by
     /// scheduled stamps: (width in ns, bytes). Empty when the run has no shapers.
     pub scheduled_peaks: Vec<(u64, u64)>,
+    /// How far behind their places frames of a paced stream started, bytes of the wire: least (below zero: too early)
+    /// and most. Of runs on the virtual machine's wire, which stamps every start.
+    pub place_error_bytes: Option<(f64, f64)>,
     /// The senders' windows that were cut, by rising time (simulator only).
     pub cuts: Vec<Cut>,
     /// When routers' and ports' queues dropped frames, by rising time, and how many in that millisecond

@@ -344,6 +344,7 @@ fn single(e: &Experiment, p: &Phase, topology: &Topology, s: &Settings, seed: u6
             usage: Vec::new(),
             vars: p.vars.clone(),
             scheduled_peaks,
+            place_error_bytes: None,
             cuts: cuts.list,
             losses_ms,
         },

@@ -9,7 +9,7 @@ mod sweep;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kuroshio_lab::experiment::{self, Experiment, Mode};
 use kuroshio_lab::live::{self, Options};
@@ -18,6 +18,7 @@ use kuroshio_lab::page;
 use kuroshio_lab::result::{RunResult, write_trace};
 use kuroshio_lab::sim;
 use kuroshio_lab::variant;
+use kuroshio_lab::vm::{self, VmError};
 use kuroshio_testbed::isolate;
 
 use crate::error::Failure;
@@ -56,7 +57,15 @@ enum What {
     },
 }
 
+const RUN_EXAMPLE: &str = "\
+Example:
+  kuroshio lab run gfarm-ifg
+  kuroshio lab run psp-bic --sim --set duration=30s
+  kuroshio lab run psp-range --vm --json
+Exit code: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input or something is missing.";
+
 #[derive(clap::Args)]
+#[command(after_help = RUN_EXAMPLE)]
 struct RunArgs {
     /// Name of the experiment (see `kuroshio lab list`)
     name: String,
@@ -66,11 +75,12 @@ struct RunArgs {
     /// In the simulator, in virtual time
     #[arg(long, conflicts_with = "vm")]
     sim: bool,
-    /// In a virtual machine with its own kernel
+    /// In a virtual machine with a kernel of its own, in virtual time; needs the source tree, QEMU and Debian's kernels
+    /// (`scripts/deps vm`)
     #[arg(long)]
     vm: bool,
     /// The same path with CUBIC, BBR (live) and TCP-internal pacing instead of the paper's TCP
-    #[arg(long, conflicts_with = "stack")]
+    #[arg(long, conflicts_with_all = ["stack", "vm"])]
     today: bool,
     /// TCP stack of the simulator, `linux-2.6.14` or `modern`, with the live run's congestion control
     #[arg(long, value_name = "NAME", requires = "sim")]
@@ -82,10 +92,10 @@ struct RunArgs {
     #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
     out: PathBuf,
     /// Hold the emulator on purpose in the middle of every phase, to see that the checks notice
-    #[arg(long, value_name = "TIME", value_parser = stall)]
+    #[arg(long, value_name = "TIME", value_parser = stall, conflicts_with = "vm")]
     stall_emulator: Option<Duration>,
-    /// Change a key of the experiment (see `kuroshio lab sweep --help`); with --sim
-    #[arg(long = "set", value_name = "KEY=VALUE", requires = "sim", value_parser = set)]
+    /// Change a key of the experiment (see `kuroshio lab sweep --help`); with --sim or --vm
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = set)]
     sets: Vec<Set>,
     /// Process to end with
     #[arg(long, hide = true)]
@@ -174,20 +184,25 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
         .iter()
         .map(|(key, value)| format!("Changed: {key} = {value}."));
     e.notes.extend(changed);
-    if args.vm {
-        return Err(Failure::usage(format!(
-            "lab run {}: --vm is not in this version; use --live or --sim",
-            e.name
-        )));
+    let mode = match (args.sim, args.vm) {
+        (true, _) => Mode::Sim,
+        (_, true) => Mode::Vm,
+        _ => Mode::Live,
+    };
+    if mode == Mode::Live && !args.sets.is_empty() {
+        return Err(Failure::usage("lab run: --set is for --sim and --vm"));
     }
-    let mode = if args.sim { Mode::Sim } else { Mode::Live };
     let e = varied(e, args, mode).map_err(|m| Failure::usage(format!("lab run {}: {m}", args.name)))?;
     if !e.modes.contains(&mode) {
-        let other = if args.sim { "--live" } else { "--sim" };
+        let others: Vec<_> = e.modes.iter().map(|m| m.option()).collect();
         return Err(Failure::usage(format!(
-            "lab run {}: runs with {other} only",
-            e.name
+            "lab run {}: runs with {} only",
+            e.name,
+            others.join(" or ")
         )));
+    }
+    if args.vm {
+        return in_machine(args, &e);
     }
     if args.sim {
         if args.stall_emulator.is_some() {
@@ -212,6 +227,25 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     finish(args, &e, &run)
 }
 
+/// In the virtual machine; what it leaves is kept in the run's folder, under `vm`.
+fn in_machine(args: &RunArgs, e: &Experiment) -> Result<ExitCode, Failure> {
+    let started_unix_s = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    let options = vm::Options {
+        work: args.out.join(folder(e, "vm", started_unix_s)).join("vm"),
+        started_unix_s,
+    };
+    let run = vm::run(e, &options, &mut |line| eprintln!("{line}")).map_err(|m| {
+        let text = format!("lab run {}: {m}", e.name);
+        match m {
+            VmError::Missing(_) => Failure::usage(text),
+            VmError::Failed(_) => Failure::failed(text),
+        }
+    })?;
+    finish(args, e, &run)
+}
+
 /// The experiment as it is asked for.
 fn varied(e: Experiment, args: &RunArgs, mode: Mode) -> Result<Experiment, String> {
     if args.today {
@@ -229,16 +263,23 @@ fn varied(e: Experiment, args: &RunArgs, mode: Mode) -> Result<Experiment, Strin
     }
 }
 
-/// Keeps and prints what a run left.
-fn finish(args: &RunArgs, e: &Experiment, run: &live::Run) -> Result<ExitCode, Failure> {
+/// Name of a run's folder.
+fn folder(e: &Experiment, mode: &str, started_unix_s: u64) -> String {
     let mut name = e.name.clone();
-    if run.result.mode != "live" {
-        name = format!("{name}-{}", run.result.mode);
+    if mode != "live" {
+        name = format!("{name}-{mode}");
     }
     if !e.variant.is_empty() {
         name = format!("{name}-{}", e.variant);
     }
-    let dir = args.out.join(format!("{name}-{}", run.result.started_unix_s));
+    format!("{name}-{started_unix_s}")
+}
+
+/// Keeps and prints what a run left.
+fn finish(args: &RunArgs, e: &Experiment, run: &live::Run) -> Result<ExitCode, Failure> {
+    let dir = args
+        .out
+        .join(folder(e, &run.result.mode, run.result.started_unix_s));
     let page = keep(e, run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     if args.json {
         let text = serde_json::to_string_pretty(&run.result).map_err(|m| Failure::failed(m.to_string()))?;
@@ -283,6 +324,10 @@ fn show(r: &RunResult, page: &Path) {
         ));
     }
     let c = &r.instrument.calibration;
+    if c.gaps_expected == 0 {
+        print(&format!("  calibration: {}", c.vector));
+        return ending(r, page);
+    }
     print(&format!(
         "  calibration: gap error p50 {:.1} p99 {:.1} max {:.1} us over {} of {} gaps",
         c.error.p50_ns as f64 / 1e3,
@@ -291,6 +336,10 @@ fn show(r: &RunResult, page: &Path) {
         c.gaps,
         c.gaps_expected
     ));
+    ending(r, page);
+}
+
+fn ending(r: &RunResult, page: &Path) {
     if r.disturbed {
         print(&format!("  DISTURBED: {}", r.disturbed_by));
     }

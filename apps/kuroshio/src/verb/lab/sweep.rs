@@ -37,7 +37,8 @@ Example:
   kuroshio lab sweep pfldnet --set sim.fast_alpha=20,200 --set duration=60s --jobs 2 --json
 Keys:
   link.NAME.{capacity|one_way_delay|queue|loss}     port.HOST/PORT.{wire|mtu|queue}
-  flow.NAME.{congestion|window|start}               duration, seed
+  flow.NAME.{congestion|window|start}               shape.HOST/PORT.rate
+  vm.load, duration, seed
   sim.{profile|pace|local_congestion|send_buffer|receive_buffer|frame_memory|cpu_per_frame|reaction|fast_alpha|seeds}
 Exit code: 0 every combination was run, 1 one could not be, 2 bad input (nothing is started).";
 
