@@ -5,7 +5,8 @@ mod common;
 use common::{pair, source};
 use kuroshio_core::units::BitRate;
 use kuroshio_transfer::{
-    Conn, DataConn, Options, Progress, ReceiveJob, SendJob, SessionConns, StreamRate, receive, send, session_key,
+    Conn, DataConn, Options, Progress, ReceiveJob, SendJob, SessionConns, StreamRate, receive, send,
+    session_key,
 };
 use std::fs::{self, File};
 use std::sync::atomic::{AtomicBool, Ordering};
