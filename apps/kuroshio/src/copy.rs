@@ -7,6 +7,7 @@
 //! | service | here | the service | this process |
 //! | service | service | the first service | the first service |
 
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kuroshio_service::api::CopyLine;
 use kuroshio_service::report::{CopyReport, EventReport, ProgressReport};
 use kuroshio_service::{
-    BetweenJob, Endpoint, OwnLimit, Pacer, PullJob, PushJob, RemotePlan, RootPath, Route, ServiceError,
-    copy_between, pull, push,
+    BetweenJob, Endpoint, FollowWindow, OwnLimit, Pacer, PullJob, PushJob, RemotePlan, RootPath, Route,
+    ServiceError, copy_between, pull, push,
 };
 use kuroshio_transfer::{
     DataConn, DigestMode, Event, Options, Progress, ReceiveJob, SendJob, SessionConns, SessionKey, Snapshot,
@@ -26,6 +27,7 @@ use kuroshio_transfer::{
 
 use crate::error::{EXIT_FAILED, Failure};
 use crate::local::{self, Destination};
+use crate::paced::{Noting, PacedBy};
 use crate::place::Place;
 use crate::progress::{DRAW_EVERY, Display, rate};
 use crate::verb::serve::host_name;
@@ -43,6 +45,8 @@ pub struct Plan {
     pub routes: Vec<Route>,
     /// Congestion control of the sending sockets.
     pub congestion: Option<String>,
+    /// Whether streams send one window per round trip, with their rate as the bound.
+    pub dynamic: bool,
     /// The service that owns the site's rate plan.
     pub plan_service: Option<Endpoint>,
     /// Report as JSON.
@@ -89,6 +93,7 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         json: plan.json,
         dry_run: plan.options.dry_run,
         digest: plan.options.digest,
+        paced_by: PacedBy::default(),
     };
     let display = Arc::new(Mutex::new(Display::new(plan.json, plan.quiet)));
     let ways = Ways {
@@ -96,6 +101,7 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         options: plan.options,
         routes: plan.routes,
         congestion: plan.congestion,
+        dynamic: plan.dynamic,
         display,
     };
     let from = sources(plan.sources)?;
@@ -105,6 +111,11 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(
             "--plan asks for leases of streams that leave this host: it goes with a local source and a remote \
              destination; a sending service uses its own plan",
+        ));
+    }
+    if plan.dynamic && !matches!(from, From::Here(_)) {
+        return Err(Failure::usage(
+            "--pace dynamic is of streams that leave this host: it goes with a local source",
         ));
     }
     match (from, plan.destination) {
@@ -126,6 +137,7 @@ struct Ways {
     options: Options,
     routes: Vec<Route>,
     congestion: Option<String>,
+    dynamic: bool,
     display: Arc<Mutex<Display>>,
     shown: Arc<Shown>,
 }
@@ -185,10 +197,17 @@ impl Ways {
                         .map_err(|e| Failure::usage(format!("--congestion {name}: {e}")))?;
                 }
                 let route = u32::try_from(route).unwrap_or(u32::MAX);
+                let rate = StreamRate::new(limit);
+                if self.dynamic {
+                    rate.follow_window();
+                }
+                if limit.is_some() || self.dynamic {
+                    self.shown.paced_by.note(Ipv4Addr::LOCALHOST.into());
+                }
                 data.push(DataConn {
                     conn: here,
                     route,
-                    rate: StreamRate::new(limit),
+                    rate,
                 });
                 data_there.push(DataConn::unpaced(there));
             }
@@ -245,7 +264,14 @@ impl Ways {
             Some(service) => Box::new(RemotePlan::open(service)?),
             None => Box::new(OwnLimit),
         };
-        self.watched(|| (), |progress| push(to, job, progress, &*pacer))
+        let inner = if self.dynamic {
+            Box::new(FollowWindow(pacer))
+        } else {
+            pacer
+        };
+        let by = self.shown.paced_by.clone();
+        let pacer = Noting { inner, by };
+        self.watched(|| (), |progress| push(to, job, progress, &pacer))
     }
 
     fn pull(&self, from: &Endpoint, paths: Vec<RootPath>, to: Destination) -> Result<ExitCode, Failure> {
@@ -387,6 +413,7 @@ struct Shown {
     json: bool,
     dry_run: bool,
     digest: DigestMode,
+    paced_by: PacedBy,
 }
 
 impl Shown {
@@ -402,6 +429,7 @@ impl Shown {
                     "blake3"
                 };
                 object.insert("digest".into(), digest.into());
+                object.insert("paced_by".into(), self.paced_by.all().into());
             }
             output::line(&value.to_string())?;
         } else {
@@ -443,6 +471,10 @@ impl Shown {
             if n > 0 {
                 text.push_str(&format!("; {n} {what}"));
             }
+        }
+        let by = self.paced_by.all();
+        if !by.is_empty() {
+            text.push_str(&format!("; paced by {}", by.join(", ")));
         }
         text
     }

@@ -8,6 +8,7 @@ mod copy;
 mod error;
 mod local;
 mod output;
+mod paced;
 mod place;
 mod progress;
 mod signal;
@@ -49,6 +50,8 @@ enum Verb {
     Gen(verb::r#gen::Args),
     /// Show or set what this host needs for a rate and a round-trip time
     Tune(verb::tune::Args),
+    /// Put rates per destination or process in force on this host
+    Pace(verb::pace::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Keep an emulated network up, change it and look at it
@@ -66,6 +69,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Probe(args) => verb::probe::run(*args),
         Verb::Gen(args) => verb::r#gen::run(args),
         Verb::Tune(args) => verb::tune::run(args),
+        Verb::Pace(args) => verb::pace::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),

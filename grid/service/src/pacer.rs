@@ -37,3 +37,15 @@ impl Pacer for OwnLimit {
         })
     }
 }
+
+/// Another pacer's streams, each of which sends one congestion window per round trip, with that pacer's rate as
+/// the bound (dynamic pacing).
+pub struct FollowWindow(pub Box<dyn Pacer>);
+
+impl Pacer for FollowWindow {
+    fn pace(&self, to: IpAddr, limit: Option<BitRate>) -> Result<Paced, ServiceError> {
+        let paced = self.0.pace(to, limit)?;
+        paced.rate.follow_window();
+        Ok(paced)
+    }
+}

@@ -9,15 +9,18 @@ use kuroshio_sock::Trim;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The target rate of one stream, frame level; shared between the stream and whoever owns the plan.
 #[derive(Debug, Default)]
 pub struct StreamRate {
     /// Bits per second; 0 is no limit.
     bps: AtomicU64,
+    /// Whether it is a bound on one window per round trip (dynamic pacing).
+    follows: AtomicBool,
     /// The stream's socket once the session has it, and what holds its average.
     socket: Mutex<Option<(TcpStream, Trim)>>,
 }
@@ -27,8 +30,20 @@ impl StreamRate {
     pub fn new(frame_level: Option<BitRate>) -> Arc<Self> {
         Arc::new(Self {
             bps: AtomicU64::new(frame_level.map_or(0, |r| r.bps())),
+            follows: AtomicBool::new(false),
             socket: Mutex::new(None),
         })
+    }
+
+    /// From now on the stream sends one congestion window per round trip ([`kuroshio_sock::follow_window`]), with
+    /// its rate as the bound.
+    pub fn follow_window(&self) {
+        self.follows.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it sends one window per round trip.
+    pub fn follows_window(&self) -> bool {
+        self.follows.load(Ordering::SeqCst)
     }
 
     /// Sets the rate and, when the stream runs, tells its socket at once.
@@ -49,7 +64,7 @@ impl StreamRate {
     pub(crate) fn attach(&self, socket: &TcpStream) -> io::Result<()> {
         *self.socket.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((socket.try_clone()?, Trim::default()));
-        if self.get().is_some() {
+        if self.get().is_some() || self.follows_window() {
             self.apply()
         } else {
             Ok(())
@@ -60,7 +75,25 @@ impl StreamRate {
         *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Tells the socket its rate of this moment; `None` when there is no need to look again before the next tick.
+    pub(crate) fn look(&self) -> io::Result<Option<Duration>> {
+        if !self.follows_window() {
+            return self.apply().map(|()| None);
+        }
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.as_ref() {
+            Some((socket, _)) => {
+                let (_, after) = kuroshio_sock::follow_window(socket, self.get())?;
+                Ok(Some(after))
+            }
+            None => Ok(None),
+        }
+    }
+
     pub(crate) fn apply(&self) -> io::Result<()> {
+        if self.follows_window() {
+            return self.look().map(drop);
+        }
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         match socket.as_mut() {
             Some((socket, trim)) => kuroshio_sock::keep_pacing(socket, self.get(), trim).map(|_| ()),

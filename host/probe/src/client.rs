@@ -79,6 +79,7 @@ impl ClientConfig {
                 mss_bytes: None,
                 congestion: None,
                 pace: Pace::None,
+                follow_window: false,
                 nodelay: false,
                 zerocopy: false,
                 wide_counters: true,

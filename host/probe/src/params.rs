@@ -92,6 +92,8 @@ pub struct Params {
     pub congestion: Option<String>,
     /// Pace of each stream.
     pub pace: Pace,
+    /// Whether a TCP stream sends one window per round trip, with its pace as the bound (dynamic pacing).
+    pub follow_window: bool,
     /// Whether small segments leave at once.
     pub nodelay: bool,
     /// Whether a TCP sender sends from the page cache (`sendfile`).
@@ -186,6 +188,9 @@ impl Params {
         if let Pace::Frame(rate) = self.pace {
             object["kuroshio"]["stream_rate_bps"] = rate.bps().into();
         }
+        if self.follow_window {
+            object["kuroshio"]["follow_window"] = true.into();
+        }
         object
     }
 
@@ -228,6 +233,10 @@ impl Params {
             mss_bytes,
             congestion: text(object, "congestion", MAX_CONGESTION_NAME)?.filter(|name| !name.is_empty()),
             pace: pace(object, protocol)?,
+            follow_window: protocol == Protocol::Tcp
+                && object
+                    .get("kuroshio")
+                    .is_some_and(|own| flag(own, "follow_window")),
             nodelay: flag(object, "nodelay"),
             zerocopy: flag(object, "zerocopy") && protocol == Protocol::Tcp,
             wide_counters: flag(object, "udp_counters_64bit"),

@@ -122,8 +122,8 @@ fn any_params() -> impl Strategy<Value = Params> {
         1..=1u32 << 30,
         88..=32_767u32,
     );
-    (any::<[bool; 5]>(), direction, length, pace, numbers).prop_map(|(flags, direction, length, pace, n)| {
-        let [udp, nodelay, zerocopy, wide, some] = flags;
+    (any::<[bool; 6]>(), direction, length, pace, numbers).prop_map(|(flags, direction, length, pace, n)| {
+        let [udp, nodelay, zerocopy, wide, some, follow] = flags;
         Params {
             protocol: if udp { Protocol::Udp } else { Protocol::Tcp },
             direction,
@@ -135,6 +135,7 @@ fn any_params() -> impl Strategy<Value = Params> {
             mss_bytes: some.then_some(n.4),
             congestion: some.then(|| "cubic".to_owned()),
             pace,
+            follow_window: follow && !udp,
             nodelay,
             zerocopy: zerocopy && !udp,
             wide_counters: wide && udp,

@@ -296,7 +296,13 @@ impl TestReport {
     pub fn pacing(&self) -> &'static str {
         let ours = self.run.streams.iter().any(|s| s.span.sends);
         match (self.params.pace, self.params.protocol) {
-            (Pace::None, _) => "none",
+            (_, Protocol::Tcp) if self.params.follow_window && ours => {
+                "kernel, inside TCP (SO_MAX_PACING_RATE), one window per round trip"
+            }
+            (Pace::None, _) if !self.params.follow_window => "none",
+            (_, _) if !ours && self.params.follow_window && self.peer.extension.is_none() => {
+                "the other side's, which is iperf3 and follows no window"
+            }
             (_, _) if !ours => "the other side's",
             (_, Protocol::Tcp) => "kernel, inside TCP (SO_MAX_PACING_RATE), average trimmed",
             (_, Protocol::Udp) => "user space, one timer per datagram",

@@ -13,7 +13,9 @@ use crate::startup::{Curve, Point};
 use crate::stream::{self, DataSocket, Phase, Quota, Shared, SharedPhase, Work};
 use kuroshio_clock::now_ns;
 use kuroshio_core::units::BitRate;
-use kuroshio_sock::{Framing, TcpInfo, Trim, congestion, is_ipv6, keep_pacing, set_notsent_lowat, tcp_info};
+use kuroshio_sock::{
+    Framing, TcpInfo, Trim, congestion, follow_window, is_ipv6, keep_pacing, set_notsent_lowat, tcp_info,
+};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -85,6 +87,8 @@ struct Live {
     looker: Looker,
     pace: Option<BitRate>,
     trim: Trim,
+    /// When a stream that follows its window looks at it again, nanoseconds of `CLOCK_MONOTONIC`.
+    follow_ns: Option<u64>,
     /// The last look, the one at the begin of the interval, and the one at the begin of what counts.
     last: Look,
     interval: Look,
@@ -178,7 +182,9 @@ impl Run {
     /// When [`Run::tick`] is due, nanoseconds of `CLOCK_MONOTONIC`.
     pub(crate) fn next_tick_ns(&self) -> u64 {
         let omit = if self.omitting { self.zero_ns } else { u64::MAX };
-        self.next_tick_ns.min(self.next_report_ns).min(omit)
+        let follow = self.streams.iter().filter_map(|live| live.follow_ns).min();
+        let look = self.next_tick_ns.min(follow.unwrap_or(u64::MAX));
+        look.min(self.next_report_ns).min(omit)
     }
 
     /// When a timed test ends, nanoseconds of `CLOCK_MONOTONIC`.
@@ -197,6 +203,7 @@ impl Run {
     /// Looks at the streams; gives the interval that ended, if one did.
     pub(crate) fn tick(&mut self) -> Option<Interval> {
         let now = now_ns();
+        self.follow(now);
         let omit_ends = self.omitting && now >= self.zero_ns;
         if now < self.next_tick_ns && now < self.next_report_ns && !omit_ends {
             return None;
@@ -216,6 +223,24 @@ impl Run {
             self.next_report_ns += self.interval_ns;
         }
         Some(self.close_interval(self.omitting))
+    }
+
+    /// Streams that follow their window are told the rate of this moment, when it is time.
+    fn follow(&mut self, now: u64) {
+        for live in &mut self.streams {
+            let Some(socket) = live
+                .made
+                .socket
+                .tcp()
+                .filter(|_| live.follow_ns.is_some_and(|at| at <= now))
+            else {
+                continue;
+            };
+            // A connection that is gone needs no pace.
+            let after =
+                follow_window(socket, live.pace).map_or(TICK_NS, |(_, after)| after.as_nanos() as u64);
+            live.follow_ns = Some(now + after);
+        }
     }
 
     /// Counting begins anew; the rest of the omitted time is an interval of its own.
@@ -258,7 +283,8 @@ impl Run {
             if let Some(info) = live.last.info.as_ref().filter(|_| live.made.sends) {
                 live.extremes.take(info);
             }
-            if let (Some(rate), Some(socket)) = (live.pace, live.made.socket.tcp()) {
+            let keeps = live.pace.filter(|_| live.follow_ns.is_none());
+            if let (Some(rate), Some(socket)) = (keeps, live.made.socket.tcp()) {
                 // A connection that is gone needs no pace.
                 let _ = keep_pacing(socket, Some(rate), &mut live.trim);
             }
@@ -443,6 +469,7 @@ fn live(made: Made, params: &Params, quota: Option<Arc<Quota>>) -> Result<Live, 
     }
     .filter(|_| made.sends);
     let mut trim = Trim::default();
+    let follows = params.follow_window && made.sends && made.socket.tcp().is_some();
     if let (Some(rate), Some(socket)) = (pace, made.socket.tcp()) {
         keep_pacing(socket, Some(rate), &mut trim).map_err(ProbeError::io("pacing rate"))?;
         let bytes = u128::from(rate.bps()) * LOWAT_NS / 8_000_000_000;
@@ -471,6 +498,7 @@ fn live(made: Made, params: &Params, quota: Option<Arc<Quota>>) -> Result<Live, 
         thread: None,
         pace,
         trim,
+        follow_ns: follows.then(now_ns),
         last: first,
         interval: first,
         zero: first,

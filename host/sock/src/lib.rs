@@ -18,6 +18,8 @@
 //! The kernel's pacing falls short when its timer is late, and partial segments carry more header than the
 //! formula; a [`Trim`] of at most 1 % holds the average at the rate. [`set_pacing`] is the formula alone.
 //!
+//! [`follow_window`] is dynamic pacing (one window per round trip) for a socket that no qdisc paces.
+//!
 //! # Time-outs
 //!
 //! A cut network is noticed in bounded time: [`USER_TIMEOUT_MS`] for data that is not acknowledged
@@ -34,7 +36,7 @@ pub use framing::{Framing, Pacing};
 pub use info::{TcpInfo, tcp_info};
 pub use opt::{
     Buffers, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS,
-    buffers, congestion, is_ipv6, keep_pacing, set_buffers, set_congestion, set_cork, set_keepalive, set_mss,
-    set_nodelay, set_notsent_lowat, set_pacing, set_udp_segment, set_user_timeout,
+    buffers, congestion, follow_window, is_ipv6, keep_pacing, set_buffers, set_congestion, set_cork,
+    set_keepalive, set_mss, set_nodelay, set_notsent_lowat, set_pacing, set_udp_segment, set_user_timeout,
 };
 pub use trim::{LIMIT_DIVISOR, REPAY_NS, Sent, Trim};

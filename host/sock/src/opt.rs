@@ -4,7 +4,8 @@ use crate::framing::Pacing;
 use crate::info::tcp_info;
 use crate::trim::{Sent, Trim};
 use kuroshio_clock::now_ns;
-use kuroshio_core::units::BitRate;
+use kuroshio_core::pace::{look_again_after, window_rate};
+use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -96,6 +97,33 @@ pub fn keep_pacing(socket: &impl AsFd, frame_level: Option<BitRate>, trim: &mut 
     };
     set_max_pacing_rate(socket, pacing.payload_bytes_per_s)?;
     Ok(pacing)
+}
+
+/// Sets the pace of a socket to one window per round trip, `bound` at most (frame level), and says when to look
+/// again: dynamic pacing where no qdisc does it; see [`kuroshio_core::pace::window_rate`].
+///
+/// Before the first round trip the bound holds; without one, nothing does. TCP's own pace, 1.2 windows per round
+/// trip (2 in slow start), stays in force above it.
+///
+/// # Errors
+/// As [`set_pacing`].
+pub fn follow_window(socket: &impl AsFd, bound: Option<BitRate>) -> io::Result<(Pacing, Duration)> {
+    let info = tcp_info(socket)?;
+    let rtt = PicoDuration::from_us(u64::from(info.rtt_us));
+    let framing = info.framing(is_ipv6(socket)?).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::NotConnected,
+            "dynamic pacing: the connection has no segment size yet",
+        )
+    })?;
+    let frame = FrameBytes::new(u64::from(framing.frame.get()));
+    let rate = window_rate(frame, info.cwnd_segments, rtt, bound);
+    let pacing = Pacing {
+        payload_bytes_per_s: rate.map_or(u64::MAX, |rate| framing.payload_bytes_per_s(rate)),
+        framing: rate.map(|_| framing),
+    };
+    set_max_pacing_rate(socket, pacing.payload_bytes_per_s)?;
+    Ok((pacing, look_again_after(rtt).to_std()))
 }
 
 /// Whether packets of this socket are IPv6; a v4-mapped peer counts as IPv4.

@@ -54,8 +54,8 @@ pub fn is_name(name: &str) -> bool {
 /// The interface of the default route, IPv4 before IPv6.
 pub fn default_dev() -> Option<String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    default_dev_v4(&read("/proc/self/net/route"))
-        .or_else(|| default_dev_v6(&read("/proc/self/net/ipv6_route")))
+    default_dev_v4(&read("/proc/thread-self/net/route"))
+        .or_else(|| default_dev_v6(&read("/proc/thread-self/net/ipv6_route")))
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, hexadecimal.

@@ -43,6 +43,9 @@ pub struct Args {
     /// Rate of all streams in sum, frame level, for example 800M
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
+    /// static: streams keep their rate, if they have one; dynamic: one window per round trip, the rate is the bound
+    #[arg(long, value_enum, default_value = "static", value_name = "MODE")]
+    pace: PaceMode,
     /// Routes: addresses of the remote service, each with its own group of streams and, after @, its own rate
     #[arg(long, value_name = "ADDR[@RATE],...", value_delimiter = ',')]
     via: Vec<String>,
@@ -80,6 +83,15 @@ enum Sync {
     Size,
     Time,
     Digest,
+}
+
+/// How streams are paced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PaceMode {
+    /// At their rate.
+    Static,
+    /// cwnd * frame / RTT, their rate is the bound.
+    Dynamic,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -162,6 +174,7 @@ fn plan(args: Args) -> Result<Plan, Failure> {
         options,
         routes,
         congestion: args.congestion,
+        dynamic: args.pace == PaceMode::Dynamic,
         plan_service,
         json: args.json,
         quiet: args.quiet,

@@ -15,6 +15,7 @@ use kuroshio_probe::{
 };
 
 use super::capacity;
+use super::cp::PaceMode;
 use super::r#gen::failure;
 use crate::error::{EXIT_FAILED, Failure};
 use crate::{output, signal};
@@ -116,6 +117,10 @@ struct Asking {
     /// Pace: rate of all streams of a direction in sum, frame level (MAC header to FCS)
     #[arg(long, value_name = "RATE", conflicts_with = "server")]
     rate: Option<String>,
+    /// static: streams keep their share of --rate, if there is one; dynamic: one window per round trip, that share
+    /// is the bound (TCP)
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with_all = ["server", "udp"])]
+    pace: Option<PaceMode>,
     /// Socket buffers of every stream; the kernel tunes them if this is left out
     #[arg(short = 'w', long, value_name = "SIZE", conflicts_with = "server")]
     window: Option<String>,
@@ -274,6 +279,7 @@ fn config(host: &str, port: u16, a: &Asking) -> Result<ClientConfig, Failure> {
     p.mss_bytes = size("--mss", a.mss.as_deref())?;
     p.congestion.clone_from(&a.congestion);
     p.title.clone_from(&a.title);
+    p.follow_window = a.pace == Some(PaceMode::Dynamic);
     (p.nodelay, p.zerocopy) = (a.no_delay, a.zerocopy);
     config.check()?;
     Ok(config)

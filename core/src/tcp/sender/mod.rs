@@ -28,7 +28,7 @@ use super::{
     window::Window,
 };
 use crate::{
-    pace::ByteClockPacer,
+    pace::{ByteClockPacer, window_rate},
     units::{BitRate, PicoDuration, PicoTime},
 };
 
@@ -181,9 +181,9 @@ impl Sender {
     /// pacing), of the smoothed RTT without the time `waiting` that frames spend in the sender's own
     /// interface. `None` before the first RTT, and when nothing is left of it.
     pub fn window_rate(&self, waiting: PicoDuration) -> Option<BitRate> {
-        let frame = self.config.sizes.full_frame().get();
+        let frame = self.config.sizes.full_frame();
         let rtt = self.rtt.smoothed()?.as_ps().checked_sub(waiting.as_ps())?;
-        BitRate::of(frame * u64::from(self.window.cwnd), PicoDuration::from_ps(rtt))
+        window_rate(frame, self.window.cwnd, PicoDuration::from_ps(rtt), None)
     }
 
     fn segments_of(&self, bytes: u64) -> u64 {

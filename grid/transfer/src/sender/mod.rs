@@ -196,7 +196,7 @@ fn main_loop<'scope>(
             tx.outbox.post(Fwd::Abort("cancelled".into()));
             tx.end.fail(TransferError::Cancelled);
         }
-        match woken.recv_timeout(Duration::from_millis(TICK_MS)) {
+        match woken.recv_timeout(ticker.patience()) {
             Ok(Wake::Stream(data)) if threads.len() < MAX_STREAMS => {
                 if let Some(thread) = start_stream(tx, scope, data, threads.len(), &mut ticker) {
                     threads.push(thread);

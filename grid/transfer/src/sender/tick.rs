@@ -1,4 +1,4 @@
-//! Ten times a second: paces are renewed, `TCP_INFO` is sampled, and what limits is judged.
+//! Ten times a second: paces are renewed (those that follow the window four times a round trip), `TCP_INFO` is sampled, and what limits is judged.
 //!
 //! Of the time that the stream threads had since the last look, one share went into reading, one into
 //! digests, one into sockets, one into waiting for work. The largest decides; a socket's time is told apart
@@ -26,6 +26,8 @@ struct Watched {
     socket: Option<TcpStream>,
     alive: Arc<AtomicBool>,
     last: Option<TcpInfo>,
+    /// When the window is to be looked at again; `None`: at the tick.
+    follow: Option<Instant>,
 }
 
 /// See the module.
@@ -57,18 +59,43 @@ impl Ticker {
     ) -> Arc<AtomicBool> {
         let alive = Arc::new(AtomicBool::new(true));
         let socket = socket.and_then(|s| s.try_clone().ok());
+        let rate_follows = rate.follows_window();
         self.streams.push(Watched {
             route,
             rate,
             socket,
             alive: Arc::clone(&alive),
+            follow: rate_follows.then(Instant::now),
             last: None,
         });
         alive
     }
 
+    /// How long the caller may wait before it ticks again.
+    pub(super) fn patience(&self) -> Duration {
+        let tick = Duration::from_millis(TICK_MS);
+        let now = Instant::now();
+        let alive = self.streams.iter().filter(|s| s.alive.load(Ordering::SeqCst));
+        alive
+            .filter_map(|s| s.follow)
+            .map(|at| at.saturating_duration_since(now))
+            .fold(tick, Duration::min)
+    }
+
+    /// Streams that follow their window are told the rate of this moment, when it is time.
+    fn follow(&mut self) {
+        let now = Instant::now();
+        let due = |s: &&mut Watched| s.follow.is_some_and(|at| at <= now) && s.alive.load(Ordering::SeqCst);
+        for s in self.streams.iter_mut().filter(due) {
+            // What fails now is tried again.
+            let after = s.rate.look().ok().flatten();
+            s.follow = Some(now + after.unwrap_or(Duration::from_millis(TICK_MS)));
+        }
+    }
+
     /// Looks, when it is time.
     pub(super) fn tick(&mut self, tx: &Sender<'_>) {
+        self.follow();
         if self.looked.elapsed() >= Duration::from_millis(TICK_MS) {
             self.looked = Instant::now();
             self.look(tx);
@@ -86,7 +113,8 @@ impl Ticker {
         for s in &mut self.streams {
             let alive = s.alive.load(Ordering::SeqCst);
             let rate = s.rate.get();
-            if alive && rate.is_some() {
+            let follows = s.follow.is_some();
+            if alive && rate.is_some() && !follows {
                 // Again, because the segment size may have changed; what fails now is tried at the next look.
                 let _ = s.rate.apply();
             }
@@ -99,7 +127,8 @@ impl Ticker {
                 let before = s.last.unwrap_or_default();
                 busy_us += info.busy_us.saturating_sub(before.busy_us);
                 rwnd_us += info.rwnd_limited_us.saturating_sub(before.rwnd_limited_us);
-                paced |= rate.is_some() && info.pacing_rate_bytes_per_s >= info.max_pacing_rate_bytes_per_s;
+                paced |= (rate.is_some() || follows)
+                    && info.pacing_rate_bytes_per_s >= info.max_pacing_rate_bytes_per_s;
                 s.last = Some(info);
             }
             let rate_bps = rate.map_or(0, |r| r.bps());
