@@ -2,7 +2,7 @@
 //!
 //! **Play-out time** P, above the stamp on our clock: raised at once when a packet arrives less than half the margin before it, to
 //! that packet's delay + margin; lowered by at most [`LOWER_NS_PER_S`] while the largest delay of the last [`PEAK_SECONDS`] would
-//! allow for less. It stays within `hold_max` of the fastest lane's least delay.
+//! allow for less. What took more than `skew_max` above the fastest lane's least delay does not count. It stays within `hold_max` of the fastest lane's least delay.
 //!
 //! **Missing**: number `n` is missing when every lane in use has delivered a number above it (or a probe that says that
 //! such were sent) and it is not here. Where a lane was seen to reorder, its spread of delay is waited for besides.
@@ -96,8 +96,11 @@ pub struct Incoming<T> {
     repair: bool,
     margin_ns: i64,
     hold_ns: i64,
+    skew_ns: i64,
     lanes: Vec<LaneIn>,
     in_use: u16,
+    /// Stamp of the probe that said so: those of slower lanes are older.
+    in_use_ns: u64,
     clock: StampClock,
     latest_stamp_ns: i64,
     play_out: PlayOut<T>,
@@ -125,8 +128,10 @@ impl<T> Incoming<T> {
             repair: config.repair,
             margin_ns,
             hold_ns,
+            skew_ns: config.skew_max.as_ns() as i64,
             lanes: config.lanes.iter().map(|_| LaneIn::default()).collect(),
             in_use: u16::MAX,
+            in_use_ns: 0,
             clock: StampClock::default(),
             latest_stamp_ns: 0,
             play_out: PlayOut::new(Rules {
@@ -184,8 +189,17 @@ impl<T> Incoming<T> {
         {
             self.clock.set_drift(self.latest_stamp_ns, slope);
         }
-        self.note_peak(now_ns, delay);
+        // A lane that is not used yet counts, so that its first packet is not late.
+        if delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
+            self.note_peak(now_ns, delay);
+        }
         Some(delay)
+    }
+
+    /// Whether the peer sends packets on a lane.
+    fn is_used(&self, lane: usize) -> bool {
+        let bit = u32::try_from(lane).ok().and_then(|l| 1u16.checked_shl(l));
+        bit.is_some_and(|bit| self.in_use & bit != 0)
     }
 
     fn fastest_ns(&self) -> i64 {
@@ -271,7 +285,10 @@ impl<T> Incoming<T> {
             self.counters.invalid += 1;
             return;
         }
-        self.in_use = in_use;
+        if sent_ns >= self.in_use_ns {
+            self.in_use_ns = sent_ns;
+            self.in_use = in_use;
+        }
         if let Some(lane) = self.lanes.get_mut(lane) {
             lane.passed = lane.passed.max(next);
         }
@@ -280,9 +297,7 @@ impl<T> Incoming<T> {
 
     /// Finds numbers that every lane in use has passed.
     fn scan(&mut self, now_ns: i64) {
-        let in_use = self.in_use;
-        let used = self.lanes.iter().enumerate();
-        let used = used.filter(|(i, _)| in_use & 1u16.checked_shl(*i as u32).unwrap_or(0) != 0);
+        let used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
         let passed = used.map(|(_, lane)| lane.passed).min().unwrap_or(0);
         let from = self.scanned.max(self.play_out.next());
         // Further below, a number cannot be told from a repeat.

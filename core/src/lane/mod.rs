@@ -36,7 +36,7 @@
 //! 2. `poll_datagram(now)` and `poll_packet(now)` until both are `None`;
 //! 3. sleep until `next_wakeup()` or the next arrival.
 //!
-//! **Bounds.** [`LANES_MAX`] lanes; the entry queue holds `queue_time` at the sum of the rates; the store and the play-out
+//! **Bounds.** [`LANES_MAX`] lanes; the entry queue holds `queue_time`, or half a round trip, at the sum of the rates; the store and the play-out
 //! buffer hold `hold_bytes` each and [`HELD_PACKETS_MAX`] packets; a packet waits `hold_max` at most in the play-out; repeats are told
 //! apart over [`SEEN_PACKETS`] numbers; [`MISSING_MAX`] numbers are asked for at a time. What goes beyond is counted.
 

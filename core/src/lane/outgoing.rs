@@ -4,6 +4,9 @@
 //! the queue takes, of the lanes that are free now, the one with the least time used (its bytes over its rate). A saturated
 //! bundle is shared by the pacers alone, in proportion to the rates.
 //!
+//! **Queue.** It holds `queue_time`, or half the slowest lane's round trip where that is more: after a loss CUBIC goes on with 0.7 of its
+//! window (RFC 9438, section 4.6), so that a queue below 0.43 of a round trip would leave the lanes idle.
+//!
 //! **Rate.** A lane starts at its configured capacity. When over 10 % of what was sent in a report's interval is missing, it is held
 //! to what arrives; it goes up again by 1 % of its capacity each interval.
 //!
@@ -206,10 +209,15 @@ impl LaneOut {
         self.set_rate(self.config.capacity);
     }
 
+    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts.
     fn penalise(&mut self, now: PicoTime, why: LaneState) {
-        if !matches!(self.penalty, Some((_, until)) if now < until) {
-            self.outages += 1;
+        if let Some((_, until)) = self.penalty
+            && now < until
+        {
+            self.penalty = Some((why, until.max(now + JUDGE_EVERY + JUDGE_EVERY)));
+            return;
         }
+        self.outages += 1;
         self.penalty = Some((why, now + self.penalty_next));
         self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
     }
@@ -295,7 +303,9 @@ impl<T: Load> Outgoing<T> {
         self.counters.entered += 1;
         let rate: u64 = self.used(now).map(|i| self.lanes[i].rate.bps()).sum();
         let rate = BitRate::new(rate).unwrap_or(BitRate::MIN);
-        let limit = rate.bytes_in(self.queue_time);
+        let rtts = self.used(now).filter_map(|i| self.lanes[i].health.rtt());
+        let half_rtt = PicoDuration::from_ps(rtts.max().map_or(0, |rtt| rtt.as_ps() / 2));
+        let limit = rate.bytes_in(self.queue_time.max(half_rtt));
         let full = self.queue_bytes + packet.len_bytes() > limit;
         if (full && self.queue.len() >= QUEUE_PACKETS_MIN) || self.queue_bytes > self.hold_bytes {
             self.counters.refused += 1;
@@ -334,7 +344,8 @@ impl<T: Load> Outgoing<T> {
                 lane.recent.1 - lane.recent.1 / 8,
             );
         }
-        let mut set: Vec<usize> = self.used(now).collect();
+        let up = |lane: &LaneOut| lane.health.is_up() && !lane.dropped;
+        let mut set: Vec<usize> = (0..self.lanes.len()).filter(|i| up(&self.lanes[*i])).collect();
         while self.guard && set.len() > 1 {
             let whole = self.predicted(&set);
             let without = |out: usize| {
