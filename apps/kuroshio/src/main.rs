@@ -49,6 +49,8 @@ enum Verb {
     Gen(verb::r#gen::Args),
     /// Show or set what this host needs for a rate and a round-trip time
     Tune(verb::tune::Args),
+    /// Join several paths between two hosts to one steady tunnel
+    Lane(verb::lane::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Keep an emulated network up, change it and look at it
@@ -66,6 +68,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Probe(args) => verb::probe::run(*args),
         Verb::Gen(args) => verb::r#gen::run(args),
         Verb::Tune(args) => verb::tune::run(args),
+        Verb::Lane(args) => verb::lane::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),

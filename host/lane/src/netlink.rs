@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -22,6 +22,8 @@ pub(crate) fn configure(index: u32, mtu: u32, addresses: &[(IpAddr, u8)]) -> io:
         };
         message.header.prefix_len = *prefix;
         message.header.index = index;
+        // The two ends' files say who has which address: nobody has to be asked for a second.
+        message.header.flags = AddressHeaderFlags::Nodad;
         message.attributes = vec![AddressAttribute::Local(*ip), AddressAttribute::Address(*ip)];
         request(
             RouteNetlinkMessage::NewAddress(message),

@@ -328,7 +328,8 @@ fn garbage_changes_nothing() {
             .map(|k| seal[k].as_u64().expect("a count"))
             .sum::<u64>()
     };
-    wait_for("most of it seen", || turned_away() > 1_000);
+    // What the link's queue has room for.
+    wait_for("some of it seen", || turned_away() > 200);
     let after = west.status();
     assert_eq!(after.seal["sessions"], before.seal["sessions"]);
     assert_eq!(after.delivered, before.delivered);

@@ -5,6 +5,7 @@ pub mod cp;
 pub mod demo;
 pub mod r#gen;
 pub mod lab;
+pub mod lane;
 pub mod plan;
 pub mod probe;
 pub mod serve;
