@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod capacity;
 pub mod chunk;
+pub mod lane;
 pub mod meter;
 pub mod pace;
 pub mod plan;

@@ -13,6 +13,7 @@ pub mod compare;
 pub mod cpu;
 pub mod experiment;
 pub mod flow;
+pub mod lane;
 pub mod live;
 pub mod measure;
 pub mod overview;

@@ -135,3 +135,13 @@ fn gen_control() {
 fn meter_filter() {
     smoke("meter_filter");
 }
+
+#[test]
+fn lane_datagram() {
+    smoke("lane_datagram");
+}
+
+#[test]
+fn lane_end() {
+    smoke("lane_end");
+}

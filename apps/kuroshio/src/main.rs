@@ -52,6 +52,8 @@ enum Verb {
     Tune(verb::tune::Args),
     /// Put rates per destination or process in force on this host
     Pace(verb::pace::Args),
+    /// Join several paths between two hosts to one steady tunnel
+    Lane(verb::lane::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Keep an emulated network up, change it and look at it
@@ -70,6 +72,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Gen(args) => verb::r#gen::run(args),
         Verb::Tune(args) => verb::tune::run(args),
         Verb::Pace(args) => verb::pace::run(args),
+        Verb::Lane(args) => verb::lane::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),

@@ -5,6 +5,7 @@
 //! body here, name it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs` and a `[[bin]]` in `fuzz/Cargo.toml`.
 
 mod chunk;
+mod lane;
 mod meter;
 mod peer;
 mod plan;
@@ -34,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     ("stamp", traffic::stamp),
     ("gen_control", traffic::control),
     ("meter_filter", meter::run),
+    ("lane_datagram", lane::datagram),
+    ("lane_end", lane::end),
 ];
 
 /// Runs the target called `name`.

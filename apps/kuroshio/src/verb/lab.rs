@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use kuroshio_lab::experiment::{self, Experiment, Mode};
+use kuroshio_lab::lane::{self, LaneRun};
 use kuroshio_lab::live::{self, Options};
 use kuroshio_lab::overview;
 use kuroshio_lab::page;
@@ -178,6 +179,9 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(parent) = args.parent {
         end_with(parent)?;
     }
+    if lane::NAMES.contains(&args.name.as_str()) {
+        return run_lanes(args);
+    }
     let mut e = experiment::load_with(&args.name, &args.sets).map_err(|e| Failure::usage(e.to_string()))?;
     let changed = args
         .sets
@@ -244,6 +248,44 @@ fn in_machine(args: &RunArgs, e: &Experiment) -> Result<ExitCode, Failure> {
         }
     })?;
     finish(args, e, &run)
+}
+
+/// Runs an experiment on lanes, which are code and run in virtual time.
+fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let name = &args.name;
+    if args.live || args.vm || args.today || args.stall_emulator.is_some() || !args.sets.is_empty() {
+        return Err(Failure::usage(format!(
+            "lab run {name}: runs with --sim only, without --set, --today and --stall-emulator"
+        )));
+    }
+    let run = lane::run(name, &mut |line| eprintln!("{line}"));
+    let run = run.ok_or_else(|| Failure::usage(format!("lab run {name}: no such experiment")))?;
+    let run: LaneRun = run.map_err(|m| Failure::failed(format!("lab run {name}: {m}")))?;
+    let text = serde_json::to_string_pretty(&run).map_err(|m| Failure::failed(m.to_string()))?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let dir = args
+        .out
+        .join(format!("{name}-sim-{}", since.map_or(0, |d| d.as_secs())));
+    std::fs::create_dir_all(&dir)
+        .and_then(|()| std::fs::write(dir.join("lanes.json"), &text))
+        .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
+    if args.json {
+        print(&text);
+    } else {
+        print(&format!(
+            "{} (sim, scale {}): {}",
+            run.experiment, run.scale, run.source
+        ));
+        for c in &run.checks {
+            let word = if c.ok { "holds" } else { "FAILS" };
+            print(&format!("  {word}  {}: {} [{}]", c.name, c.value, c.bound));
+        }
+        for note in &run.notes {
+            print(&format!("  {note}"));
+        }
+        print(&format!("  {}", dir.join("lanes.json").display()));
+    }
+    Ok(ExitCode::from(u8::from(run.checks.iter().any(|c| !c.ok))))
 }
 
 /// The experiment as it is asked for.

@@ -6,6 +6,7 @@ pub mod demo;
 pub mod r#gen;
 pub mod lab;
 pub mod pace;
+pub mod lane;
 pub mod plan;
 pub mod probe;
 pub mod serve;

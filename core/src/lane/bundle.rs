@@ -1,0 +1,223 @@
+//! One end: both sides and what they tell each other.
+
+use super::{
+    Load,
+    config::{BundleConfig, ConfigError},
+    incoming::{Data, Incoming},
+    outgoing::Outgoing,
+    playout::Delivery,
+    status::{BundleStatus, LaneState, LaneStatus},
+    wire::{Body, Datagram, LANE_NUMBER_END},
+};
+use crate::units::{PicoDuration, PicoTime};
+use alloc::collections::VecDeque;
+
+/// Between reports.
+pub const REPORT_EVERY: PicoDuration = PicoDuration::from_ms(50);
+/// Most answers that wait to be sent.
+const ANSWERS_MAX: usize = 256;
+
+/// One end of a bundle. See the [module](super) for the order of calls.
+#[derive(Debug, Clone)]
+pub struct Bundle<T> {
+    out: Outgoing<T>,
+    inward: Incoming<T>,
+    answers: VecDeque<(usize, Body<T>)>,
+    next_report: PicoTime,
+}
+
+impl<T: Load> Bundle<T> {
+    /// An end that has sent and seen nothing.
+    ///
+    /// # Errors
+    /// A value of the configuration that is out of its range.
+    pub fn new(config: &BundleConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Bundle {
+            out: Outgoing::new(config)?,
+            inward: Incoming::new(config),
+            answers: VecDeque::new(),
+            next_report: PicoTime::ZERO,
+        })
+    }
+
+    /// A packet enters the tunnel. `false`: the entry queue is full and it is dropped.
+    pub fn handle_packet(&mut self, now: PicoTime, packet: T) -> bool {
+        self.out.handle_packet(now, packet)
+    }
+
+    /// A datagram has arrived. Anything that it may hold is allowed.
+    pub fn handle_datagram(&mut self, now: PicoTime, datagram: Datagram<T>) {
+        let lane = usize::from(datagram.lane);
+        if lane >= self.out.lanes.len() || datagram.lane_number >= LANE_NUMBER_END {
+            self.inward.counters.invalid += 1;
+            return;
+        }
+        self.inward.note_datagram(lane, datagram.lane_number);
+        match datagram.body {
+            Body::Data {
+                number,
+                stamp_ns,
+                again,
+                copy: _,
+                packet,
+            } => {
+                let data = Data {
+                    number,
+                    stamp_ns,
+                    again,
+                    len_bytes: packet.len_bytes(),
+                    packet,
+                };
+                self.inward.handle_data(now, lane, data);
+            }
+            Body::Probe {
+                id,
+                sent_ns,
+                next,
+                in_use,
+            } => {
+                self.inward.handle_probe(now, lane, sent_ns, next, in_use);
+                if self.answers.len() < ANSWERS_MAX {
+                    let answer = Body::Answer {
+                        id,
+                        sent_ns,
+                        answered_ns: now.as_ns(),
+                    };
+                    self.answers.push_back((lane, answer));
+                }
+            }
+            Body::Answer {
+                id,
+                sent_ns,
+                answered_ns,
+            } => {
+                if let Some(lane) = self.out.lanes.get_mut(lane)
+                    && lane.health.handle_answer(now, id, sent_ns, answered_ns)
+                {
+                    lane.revive();
+                }
+                if let Some(rtt) = self.out.least_rtt(now) {
+                    self.inward.set_rtt(rtt);
+                }
+            }
+            Body::Report(report) => self.out.handle_report(now, &report.lanes, &report.asked),
+        }
+    }
+
+    /// The next datagram to send now.
+    pub fn poll_datagram(&mut self, now: PicoTime) -> Option<Datagram<T>> {
+        self.out.check_health(now);
+        if let Some((lane, answer)) = self.answers.pop_front() {
+            return self.control(now, lane, answer);
+        }
+        let in_use = self.out.in_use(now);
+        for lane in 0..self.out.lanes.len() {
+            let state = &mut self.out.lanes[lane];
+            if state.dropped {
+                continue;
+            }
+            if let Some(id) = state.health.poll_probe(now) {
+                let probe = Body::Probe {
+                    id,
+                    sent_ns: now.as_ns(),
+                    next: self.out.next_number(),
+                    in_use,
+                };
+                return self.control(now, lane, probe);
+            }
+        }
+        if let Some(lane) = self.out.quickest(now) {
+            let asked = self.inward.poll_asked(now);
+            if !asked.is_empty() || now >= self.next_report {
+                self.next_report = now + REPORT_EVERY;
+                let report = Body::Report(self.inward.report(asked));
+                return self.control(now, lane, report);
+            }
+        }
+        let (lane, lane_number, body) = self.out.poll_data(now)?;
+        Some(Datagram {
+            lane: lane as u8,
+            lane_number,
+            body,
+        })
+    }
+
+    fn control(&mut self, now: PicoTime, lane: usize, body: Body<T>) -> Option<Datagram<T>> {
+        let lane_number = self.out.send_control(now, lane, body.len_bytes(T::len_bytes))?;
+        Some(Datagram {
+            lane: lane as u8,
+            lane_number,
+            body,
+        })
+    }
+
+    /// The next packet that leaves the tunnel by now.
+    pub fn poll_packet(&mut self, now: PicoTime) -> Option<Delivery<T>> {
+        self.inward.poll(now)
+    }
+
+    /// When there will be something to do, if nothing arrives.
+    pub fn next_wakeup(&self, now: PicoTime) -> PicoTime {
+        let mut next = self.out.next_wakeup(now);
+        if let Some(at) = self.inward.next_play() {
+            next = next.min(at);
+        }
+        if self.out.in_use(now) != 0 {
+            // Without a lane nothing can be reported or asked for.
+            next = next.min(self.next_report);
+            next = self.inward.next_asked().map_or(next, |at| at.min(next));
+        }
+        next
+    }
+
+    /// Takes a lane out by hand, or back in. `false`: there is no such lane.
+    pub fn set_dropped(&mut self, lane: usize, dropped: bool) -> bool {
+        let Some(lane) = self.out.lanes.get_mut(lane) else {
+            return false;
+        };
+        if dropped && !lane.dropped {
+            lane.outages += 1;
+        }
+        lane.dropped = dropped;
+        true
+    }
+
+    /// How everything stands.
+    pub fn status(&self, now: PicoTime) -> BundleStatus {
+        let used = self.out.lanes.iter();
+        let fastest = used.filter_map(|lane| lane.delay_ns).min();
+        let lanes = self.out.lanes.iter().enumerate().map(|(index, lane)| {
+            let skew_ns = lane.delay_ns.zip(fastest).map(|(d, f)| d.saturating_sub(f));
+            let (arrived, jitter) = self.inward.lane(index);
+            LaneStatus {
+                state: lane.state(now),
+                paced: lane.paced(),
+                rtt: lane.health.rtt(),
+                skew: skew_ns.map(|ns| PicoDuration::from_ns(ns as u64)),
+                loss_ppm: lane.loss_ppm(),
+                jitter,
+                sent: lane.sent(),
+                sent_bytes: lane.sent_bytes,
+                arrived,
+                outages: lane.outages,
+            }
+        });
+        let offsets = self
+            .out
+            .lanes
+            .iter()
+            .filter(|lane| lane.state(now) == LaneState::Used);
+        let offset_ns = offsets
+            .filter_map(|lane| lane.health.offset_ns())
+            .min_by_key(|(_, bound)| *bound);
+        BundleStatus {
+            lanes: lanes.collect(),
+            out: self.out.counters,
+            inward: self.inward.counters,
+            drift_ppb: self.inward.drift_ppb(),
+            offset_ns,
+            play_out: self.inward.play_out(),
+        }
+    }
+}

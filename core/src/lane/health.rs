@@ -1,0 +1,154 @@
+//! Whether a lane is there: probes and their answers.
+//!
+//! ```text
+//!            answer                   2.25 RTT without an answer
+//!   New --------------> up ------------------------------------> down (dead)
+//!                        ^          3 answers in a row             |
+//!                        +-----------------------------------------+
+//! ```
+//!
+//! A lane that is up is probed every quarter of its round trip. After a cut the last answer may still be half a round trip away, so
+//! it is out 2.75 round trips after the cut at most; three is the bound. Below [`SILENCE_MIN`] a host's own delays would count as
+//! the lane's death: paths shorter than 9 ms of round trip have that as their bound. RTT: smoothed as in RFC 6298, of probes alone.
+//!
+//! Offset of the clocks, from the answer with the shortest round trip of the last [`OFFSET_WINDOW`] (as NTP, RFC 5905, section 8):
+//!
+//! ```text
+//!   offset = answered - (sent + received) / 2,   off by at most rtt / 2
+//! ```
+
+use crate::units::{PicoDuration, PicoTime};
+
+/// Shortest silence that means death.
+pub const SILENCE_MIN: PicoDuration = PicoDuration::from_ms(20);
+const PROBE_MIN: PicoDuration = PicoDuration::from_ms(5);
+const PROBE_MAX: PicoDuration = PicoDuration::from_ms(250);
+/// Between probes of a lane without a round trip.
+const PROBE_NEW: PicoDuration = PicoDuration::from_ms(50);
+/// Answers in a row that bring a lane back.
+const ANSWERS_BACK: u32 = 3;
+/// How long the shortest round trip counts.
+pub const OFFSET_WINDOW: PicoDuration = PicoDuration::from_secs(10);
+
+/// One lane's health.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Health {
+    up: bool,
+    ever: bool,
+    smoothed: Option<PicoDuration>,
+    last_answer: PicoTime,
+    next_probe: PicoTime,
+    next_id: u32,
+    answers: u32,
+    last_id: u32,
+    best: Option<(PicoTime, PicoDuration, i64)>,
+    /// Times that it died.
+    pub deaths: u64,
+}
+
+impl Health {
+    /// Whether it answers.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Whether it ever answered.
+    pub fn was_up(&self) -> bool {
+        self.ever
+    }
+
+    /// Smoothed round trip.
+    pub fn rtt(&self) -> Option<PicoDuration> {
+        self.smoothed
+    }
+
+    /// The peer's clock less ours in ns, and its bound.
+    pub fn offset_ns(&self) -> Option<(i64, u64)> {
+        self.best
+            .map(|(_, rtt, offset)| (offset, rtt.as_ns_ceil() / 2 + 1))
+    }
+
+    fn interval(&self) -> PicoDuration {
+        let base = self
+            .smoothed
+            .map_or(PROBE_NEW, |rtt| PicoDuration::from_ps(rtt.as_ps() / 4));
+        let base = base.clamp(PROBE_MIN, PROBE_MAX);
+        if self.up || !self.ever {
+            base
+        } else {
+            base.max(PROBE_NEW)
+        }
+    }
+
+    fn silence(&self) -> PicoDuration {
+        let rtt = self.smoothed.map_or(0, PicoDuration::as_ps);
+        PicoDuration::from_ps(rtt.saturating_mul(9) / 4).max(SILENCE_MIN)
+    }
+
+    /// The id of a probe that is due.
+    pub fn poll_probe(&mut self, now: PicoTime) -> Option<u32> {
+        if now < self.next_probe {
+            return None;
+        }
+        self.next_probe = now + self.interval();
+        self.next_id = self.next_id.wrapping_add(1);
+        Some(self.next_id)
+    }
+
+    /// Notes silence. `true` when the lane has just died.
+    pub fn check(&mut self, now: PicoTime) -> bool {
+        if !self.up || now < self.last_answer + self.silence() {
+            return false;
+        }
+        self.up = false;
+        self.answers = 0;
+        self.deaths += 1;
+        true
+    }
+
+    /// An answer. `true` when the lane has just come up. One that answers nothing that was asked is ignored.
+    pub fn handle_answer(&mut self, now: PicoTime, id: u32, sent_ns: u64, answered_ns: u64) -> bool {
+        let ago = self.next_id.wrapping_sub(id);
+        let Some(rtt_ns) = now.as_ns().checked_sub(sent_ns) else {
+            return false;
+        };
+        if ago > u32::MAX / 2 || (self.ever && id == self.last_id) {
+            return false;
+        }
+        self.last_id = id;
+        let rtt = PicoDuration::from_ns(rtt_ns);
+        self.smoothed = Some(match self.smoothed {
+            None => rtt,
+            Some(old) => PicoDuration::from_ps(old.as_ps() - old.as_ps() / 8 + rtt.as_ps() / 8),
+        });
+        let middle = sent_ns as i128 + i128::from(rtt_ns / 2);
+        let offset = (i128::from(answered_ns) - middle).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        if self
+            .best
+            .is_none_or(|(at, best, _)| rtt <= best || now - at > OFFSET_WINDOW)
+        {
+            self.best = Some((now, rtt, offset));
+        }
+        self.last_answer = now;
+        if self.up {
+            return false;
+        }
+        self.answers += 1;
+        if self.ever && self.answers < ANSWERS_BACK {
+            return false;
+        }
+        (self.up, self.ever) = (true, true);
+        // What is up is probed more often than what is not.
+        self.next_probe = now;
+        true
+    }
+
+    /// When there is something to do.
+    pub fn next_wakeup(&self) -> PicoTime {
+        if self.up {
+            self.next_probe.min(self.last_answer + self.silence())
+        } else {
+            self.next_probe
+        }
+    }
+}

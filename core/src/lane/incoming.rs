@@ -1,0 +1,432 @@
+//! The receiving side: delays, play-out time, what is missing.
+//!
+//! **Play-out time** P, above the stamp on our clock: raised at once when a packet arrives less than half the margin before it, to
+//! that packet's delay + margin; lowered by at most [`LOWER_NS_PER_S`] while the largest delay of the last [`PEAK_SECONDS`] would
+//! allow for less. What took more than `skew_max` above the fastest lane's least delay does not count. It stays within `hold_max` of the fastest lane's least delay.
+//!
+//! **Missing**: number `n` is missing when every lane in use has delivered a number above it (or a probe that says that
+//! such were sent) and it is not here. Where a lane was seen to reorder, its spread of delay is waited for besides.
+
+use super::{
+    clock::{StampClock, Trend},
+    config::{BundleConfig, Mode},
+    playout::{Arrived, Delivery, PlayOut, Rules, Verdict},
+    seen::SEEN_PACKETS,
+    status::InCounters,
+    wire::{ASKED_MAX, LaneReport, NUMBER_END, Report},
+};
+use crate::units::{PicoDuration, PicoTime};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
+};
+
+/// Most missing numbers that are kept in mind.
+pub const MISSING_MAX: usize = 8_192;
+/// A delay further than this from the first one's is no delay, ns.
+const DELAY_LIMIT_NS: i64 = 60_000_000_000;
+/// Window of a lane's least and largest delay, ns.
+const SPREAD_WINDOW_NS: i64 = 500_000_000;
+/// Seconds of which the largest delay is kept.
+const PEAK_SECONDS: usize = 10;
+/// Fastest lowering of the play-out time.
+pub const LOWER_NS_PER_S: i64 = 1_000_000;
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Times that a missing number is asked for.
+const ASKS_MAX: u8 = 3;
+
+#[derive(Debug, Clone, Default)]
+struct LaneIn {
+    /// All numbers below it were sent before what arrived here last.
+    passed: u64,
+    /// The number on the lane after the highest.
+    end: u64,
+    arrived: u64,
+    reorders: bool,
+    trend: Trend,
+    started_ns: Option<i64>,
+    spread: Option<(i64, i64)>,
+    before: Option<(i64, i64)>,
+}
+
+impl LaneIn {
+    /// Least and largest delay of late.
+    fn range(&self) -> Option<(i64, i64)> {
+        match (self.spread, self.before) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn width(&self) -> i64 {
+        self.range().map_or(0, |(least, most)| most - least)
+    }
+
+    fn note_delay(&mut self, now_ns: i64, delay: i64) {
+        let started = *self.started_ns.get_or_insert(now_ns);
+        if now_ns - started >= SPREAD_WINDOW_NS {
+            self.started_ns = Some(now_ns);
+            self.before = self.spread.take();
+        }
+        let (least, most) = self.spread.unwrap_or((delay, delay));
+        self.spread = Some((least.min(delay), most.max(delay)));
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Missing {
+    since_ns: i64,
+    asks: u8,
+}
+
+/// Data as it arrived.
+#[derive(Debug, Clone)]
+pub struct Data<T> {
+    pub number: u64,
+    pub stamp_ns: u64,
+    pub again: bool,
+    pub len_bytes: u64,
+    pub packet: T,
+}
+
+/// The receiving side of an end.
+#[derive(Debug, Clone)]
+pub struct Incoming<T> {
+    repair: bool,
+    margin_ns: i64,
+    hold_ns: i64,
+    skew_ns: i64,
+    lanes: Vec<LaneIn>,
+    in_use: u16,
+    /// Stamp of the probe that said so: those of slower lanes are older.
+    in_use_ns: u64,
+    clock: StampClock,
+    latest_stamp_ns: i64,
+    play_out: PlayOut<T>,
+    play_ns: Option<i64>,
+    peaks: [Option<i64>; PEAK_SECONDS],
+    second: i64,
+    missing: BTreeMap<u64, Missing>,
+    /// When to ask for which number first, and again: each in the order of time.
+    asks: [VecDeque<(i64, u64)>; 2],
+    scanned: u64,
+    /// Round trip of the fastest lane, ns.
+    rtt_ns: i64,
+    pub counters: InCounters,
+}
+
+fn ns(time: PicoTime) -> i64 {
+    // 2^64 ps are 1.8 * 10^16 ns.
+    time.as_ns() as i64
+}
+
+impl<T> Incoming<T> {
+    pub fn new(config: &BundleConfig) -> Self {
+        let (margin_ns, hold_ns) = (config.margin.as_ns() as i64, config.hold_max.as_ns() as i64);
+        Incoming {
+            repair: config.repair,
+            margin_ns,
+            hold_ns,
+            skew_ns: config.skew_max.as_ns() as i64,
+            lanes: config.lanes.iter().map(|_| LaneIn::default()).collect(),
+            in_use: u16::MAX,
+            in_use_ns: 0,
+            clock: StampClock::default(),
+            latest_stamp_ns: 0,
+            play_out: PlayOut::new(Rules {
+                mode: config.mode,
+                repair: config.repair && config.mode != Mode::Mirror,
+                late: config.late,
+                hold_ns,
+                margin_ns,
+                hold_bytes: config.hold_bytes,
+            }),
+            play_ns: None,
+            peaks: [None; PEAK_SECONDS],
+            second: 0,
+            missing: BTreeMap::new(),
+            asks: [VecDeque::new(), VecDeque::new()],
+            scanned: 0,
+            rtt_ns: 0,
+            counters: InCounters::default(),
+        }
+    }
+
+    /// Any datagram has arrived on a lane.
+    pub fn note_datagram(&mut self, lane: usize, lane_number: u64) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.arrived += 1;
+            if lane_number < lane.end {
+                lane.reorders = true;
+            }
+            lane.end = lane.end.max(lane_number.saturating_add(1));
+        }
+    }
+
+    /// A stamped datagram: how long it took. `None` for a stamp that cannot be.
+    fn note_stamp(&mut self, now_ns: i64, index: usize, stamp_ns: u64) -> Option<i64> {
+        let stamp = i64::try_from(stamp_ns).ok().filter(|s| *s < i64::MAX / 8)?;
+        self.clock.start(stamp, now_ns);
+        let delay = self.clock.delay(stamp, now_ns);
+        if delay.abs() > DELAY_LIMIT_NS {
+            return None;
+        }
+        self.latest_stamp_ns = self.latest_stamp_ns.max(stamp);
+        let steadiest = self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter(|(_, lane)| lane.spread.is_some())
+            .min_by_key(|(_, lane)| lane.width())
+            .map(|(i, _)| i);
+        let drift = self.clock.drift_ppb();
+        let lane = self.lanes.get_mut(index)?;
+        lane.note_delay(now_ns, delay);
+        if lane.trend.observe(stamp, now_ns, lane.width(), drift)
+            && steadiest == Some(index)
+            && let Some(slope) = lane.trend.slope_ppb()
+        {
+            self.clock.set_drift(self.latest_stamp_ns, slope);
+        }
+        // A lane that is not used yet counts, so that its first packet is not late.
+        if delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
+            self.note_peak(now_ns, delay);
+        }
+        Some(delay)
+    }
+
+    /// Whether the peer sends packets on a lane.
+    fn is_used(&self, lane: usize) -> bool {
+        let bit = u32::try_from(lane).ok().and_then(|l| 1u16.checked_shl(l));
+        bit.is_some_and(|bit| self.in_use & bit != 0)
+    }
+
+    fn fastest_ns(&self) -> i64 {
+        let least = |lane: &LaneIn| lane.range().map(|(least, _)| least);
+        self.lanes.iter().filter_map(least).min().unwrap_or(0)
+    }
+
+    fn note_peak(&mut self, now_ns: i64, delay: i64) {
+        let play = *self.play_ns.get_or_insert(delay + self.margin_ns);
+        if delay.saturating_add(self.margin_ns / 2) > play {
+            let most = self.fastest_ns().saturating_add(self.hold_ns);
+            self.play_ns = Some((delay + self.margin_ns).min(most).max(play));
+        }
+        let second = now_ns / SECOND_NS;
+        if second != self.second {
+            self.second = second;
+            self.lower();
+            self.peaks.rotate_right(1);
+            self.peaks[0] = None;
+        }
+        let peak = &mut self.peaks[0];
+        *peak = Some(peak.map_or(delay, |p| p.max(delay)));
+    }
+
+    fn lower(&mut self) {
+        let (Some(play), true) = (self.play_ns, self.peaks.iter().all(Option::is_some)) else {
+            return;
+        };
+        let peak = self.peaks.iter().flatten().max().copied().unwrap_or(play);
+        let want = peak.saturating_add(self.margin_ns);
+        // Within half the margin nothing is gained, and every change is a change of the delay.
+        if want.saturating_add(self.margin_ns / 2) < play {
+            self.play_ns = Some(play - (play - want).min(LOWER_NS_PER_S));
+        }
+    }
+
+    /// A packet has arrived.
+    pub fn handle_data(&mut self, now: PicoTime, lane: usize, data: Data<T>) {
+        let Data {
+            number,
+            stamp_ns,
+            again,
+            len_bytes,
+            packet,
+        } = data;
+        let now_ns = ns(now);
+        self.counters.arrived += 1;
+        // What is sent again has an old stamp, which says nothing of the lane.
+        let delay = if again {
+            i64::try_from(stamp_ns).ok().map(|s| self.clock.delay(s, now_ns))
+        } else {
+            self.note_stamp(now_ns, lane, stamp_ns)
+        };
+        let (Some(delay), true) = (delay, number < NUMBER_END) else {
+            self.counters.invalid += 1;
+            return;
+        };
+        if let Some(lane) = self.lanes.get_mut(lane)
+            && !again
+        {
+            lane.passed = lane.passed.max(number + 1);
+        }
+        self.missing.remove(&number);
+        let play = self.play_ns.unwrap_or(self.margin_ns);
+        self.play_out.take(
+            Arrived {
+                number,
+                stamp_ns,
+                len_bytes,
+                arrived_ns: now_ns,
+                due_ns: now_ns.saturating_sub(delay).saturating_add(play),
+                packet,
+            },
+            &mut self.counters,
+        );
+        self.scan(now_ns);
+    }
+
+    /// A probe has arrived: all numbers below `next` were sent before it.
+    pub fn handle_probe(&mut self, now: PicoTime, lane: usize, sent_ns: u64, next: u64, in_use: u16) {
+        let now_ns = ns(now);
+        if self.note_stamp(now_ns, lane, sent_ns).is_none() || next > NUMBER_END {
+            self.counters.invalid += 1;
+            return;
+        }
+        if sent_ns >= self.in_use_ns {
+            self.in_use_ns = sent_ns;
+            self.in_use = in_use;
+        }
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.passed = lane.passed.max(next);
+        }
+        self.scan(now_ns);
+    }
+
+    /// Finds numbers that every lane in use has passed.
+    fn scan(&mut self, now_ns: i64) {
+        let used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
+        let passed = used.map(|(_, lane)| lane.passed).min().unwrap_or(0);
+        let from = self.scanned.max(self.play_out.next());
+        // Further below, a number cannot be told from a repeat.
+        let from = from.max(passed.saturating_sub(SEEN_PACKETS));
+        let ask_ns = now_ns + self.reorder_ns();
+        for number in from..passed {
+            if !self.play_out.has(number) && self.missing.len() < MISSING_MAX {
+                let entry = Missing {
+                    since_ns: now_ns,
+                    asks: 0,
+                };
+                self.missing.insert(number, entry);
+                if self.repair {
+                    self.asks[0].push_back((ask_ns, number));
+                }
+            }
+        }
+        self.scanned = self.scanned.max(passed);
+    }
+
+    /// The round trip of the fastest lane, which a repair takes.
+    pub fn set_rtt(&mut self, rtt: PicoDuration) {
+        self.rtt_ns = rtt.as_ns() as i64;
+    }
+
+    /// How long a missing number may be on a lane that reorders.
+    fn reorder_ns(&self) -> i64 {
+        let widths = self.lanes.iter().filter(|lane| lane.reorders);
+        widths.map(LaneIn::width).max().unwrap_or(0)
+    }
+
+    /// Between two questions for the same number.
+    fn again_ns(&self) -> i64 {
+        self.rtt_ns + self.rtt_ns / 2 + self.margin_ns
+    }
+
+    /// The next packet that leaves by `now`.
+    pub fn poll(&mut self, now: PicoTime) -> Option<Delivery<T>> {
+        let wait = self.reorder_ns();
+        let patience = if self.repair {
+            wait + self.again_ns() * i64::from(ASKS_MAX)
+        } else {
+            wait
+        };
+        let (missing, scanned) = (&self.missing, self.scanned);
+        let now_ns = ns(now);
+        let verdict = |number: u64| match missing.get(&number) {
+            Some(missing) if now_ns - missing.since_ns < patience => {
+                Verdict::Wait(missing.since_ns + patience)
+            }
+            Some(_) => Verdict::Lost,
+            None if number < scanned => Verdict::Lost,
+            None => Verdict::Unknown,
+        };
+        let delivery = self.play_out.poll(now_ns, verdict, &mut self.counters);
+        let next = self.play_out.next();
+        while let Some(entry) = self.missing.first_entry()
+            && *entry.key() < next
+        {
+            entry.remove();
+        }
+        delivery
+    }
+
+    /// Numbers to ask for now, at most [`ASKED_MAX`].
+    pub fn poll_asked(&mut self, now: PicoTime) -> Vec<u64> {
+        let (now_ns, again) = (ns(now), self.again_ns());
+        let mut asked = Vec::new();
+        for queue in 0..self.asks.len() {
+            while asked.len() < ASKED_MAX
+                && let Some((due, number)) = self.asks[queue].front().copied()
+                && due <= now_ns
+            {
+                self.asks[queue].pop_front();
+                let Some(missing) = self.missing.get_mut(&number) else {
+                    continue;
+                };
+                missing.asks += 1;
+                asked.push(number);
+                if missing.asks < ASKS_MAX {
+                    self.asks[1].push_back((now_ns + again, number));
+                }
+            }
+        }
+        self.counters.asked += asked.len() as u64;
+        asked
+    }
+
+    /// When a number will have to be asked for.
+    pub fn next_asked(&self) -> Option<PicoTime> {
+        let heads = self.asks.iter().filter_map(|queue| queue.front());
+        let due = heads.map(|(due, _)| *due).min()?;
+        Some(PicoTime::from_ns(u64::try_from(due).unwrap_or(0)))
+    }
+
+    /// What the peer has to know.
+    pub fn report(&self, asked: Vec<u64>) -> Report {
+        let lanes = self.lanes.iter().enumerate().map(|(index, lane)| LaneReport {
+            lane: index as u8,
+            end: lane.end,
+            arrived: lane.arrived,
+            least_delay_ns: lane.range().map_or(i64::MAX, |(least, _)| least),
+        });
+        Report {
+            lanes: lanes.collect(),
+            asked,
+        }
+    }
+
+    /// When the next packet may leave.
+    pub fn next_play(&self) -> Option<PicoTime> {
+        self.play_out.next_wakeup()
+    }
+
+    pub fn drift_ppb(&self) -> i64 {
+        self.clock.drift_ppb()
+    }
+
+    /// Play-out time above the fastest lane's least delay.
+    pub fn play_out(&self) -> PicoDuration {
+        let above = self.play_ns.unwrap_or(0).saturating_sub(self.fastest_ns());
+        PicoDuration::from_ns(u64::try_from(above).unwrap_or(0))
+    }
+
+    /// A lane's datagrams and the spread of its delay.
+    pub fn lane(&self, index: usize) -> (u64, Option<PicoDuration>) {
+        self.lanes.get(index).map_or((0, None), |lane| {
+            let width = lane.range().map(|_| PicoDuration::from_ns(lane.width() as u64));
+            (lane.arrived, width)
+        })
+    }
+}

@@ -1,0 +1,546 @@
+//! The sending side: the entry queue, the lanes, the store.
+//!
+//! **Striping.** Each lane has a pacer at [`PACE_PERCENT`] of its rate, so that nothing queues on its path. The packet at the head of
+//! the queue takes, of the lanes that are free now, the one with the least time used (its bytes over its rate). A saturated
+//! bundle is shared by the pacers alone, in proportion to the rates.
+//!
+//! **Queue.** It holds `queue_time`, or half the slowest lane's round trip where that is more: after a loss CUBIC goes on with 0.7 of its
+//! window (RFC 9438, section 4.6), so that a queue below 0.43 of a round trip would leave the lanes idle.
+//!
+//! **Rate.** A lane starts at its configured capacity. When over 10 % of what was sent in a report's interval is missing, it is held
+//! to what arrives; it goes up again by 1 % of its capacity each interval.
+//!
+//! **The rule.** What one stream of TCP would get over a set of lanes S is predicted (Mathis et al., "The macroscopic behavior of
+//! the TCP congestion avoidance algorithm", CCR 1997, for CUBIC and BBR a lower bound):
+//!
+//! ```text
+//!   predicted(S) = min( sum of the rates,  1.22 * MSS / (RTT * sqrt(p)) )
+//!   RTT: the slowest lane's of S     p: share lost over S; with repair, lost twice in a row: p^2
+//! ```
+//!
+//! and (with `guard`) a lane whose absence would raise it by more than a tenth is not used for [`PENALTY_MIN`], then twice as long each time. So is a
+//! lane whose delay is more than `skew_max` above the fastest one's.
+
+use super::{
+    Load,
+    config::{BundleConfig, ConfigError, LaneConfig, Mode},
+    health::Health,
+    status::{LaneState, OutCounters},
+    wire::{Body, INSIDE_BYTES, LaneReport, NUMBER_END},
+};
+use crate::{
+    pace::{ByteClockPacer, PACER_RATE_MAX, PACER_RATE_MIN},
+    units::{BitRate, FrameBytes, PS_BITS_PER_BYTE, PicoDuration, PicoTime},
+};
+use alloc::{collections::VecDeque, vec::Vec};
+
+/// Share of a lane's rate that it is paced at.
+pub const PACE_PERCENT: u64 = 99;
+/// First time out for a lane that would make the bundle slower.
+pub const PENALTY_MIN: PicoDuration = PicoDuration::from_secs(10);
+const PENALTY_MAX: PicoDuration = PicoDuration::from_secs(320);
+/// Packets that the entry queue holds whatever the rates.
+const QUEUE_PACKETS_MIN: usize = 64;
+/// Between adjustments of a lane's rate, and between judgements.
+const ADJUST_EVERY: PicoDuration = PicoDuration::from_ms(100);
+const JUDGE_EVERY: PicoDuration = PicoDuration::from_ms(1_000);
+/// Datagrams of an interval without which its loss says nothing.
+const ADJUST_LEAST: u64 = 20;
+/// Losses without which a lane counts as clean (a moving sum).
+const LOSSES_LEAST: u64 = 3;
+/// Payload of a segment and 1.22 times 1000, for the prediction.
+const MSS_BITS: u128 = 1_400 * 8;
+/// How far a lane's share may fall behind the others'.
+const SHARE_LAG_PS: u64 = 100_000_000_000;
+
+/// One lane.
+#[derive(Debug, Clone)]
+pub struct LaneOut {
+    config: LaneConfig,
+    rate: BitRate,
+    slack: PicoDuration,
+    pacer: ByteClockPacer,
+    share_ps: u64,
+    pub health: Health,
+    pub dropped: bool,
+    penalty: Option<(LaneState, PicoTime)>,
+    penalty_next: PicoDuration,
+    number: u64,
+    /// Datagrams that the peer's reports say were sent and lost, halved over time.
+    recent: (u64, u64),
+    reported: LaneReport,
+    /// What was sent before this number was sent to a dead lane and says nothing of the live one.
+    baseline: Option<u64>,
+    adjusted: (PicoTime, LaneReport),
+    pub delay_ns: Option<i64>,
+    pub sent_bytes: u64,
+    pub outages: u64,
+}
+
+fn paced(rate: BitRate) -> BitRate {
+    let bps = u128::from(rate.bps()) * u128::from(PACE_PERCENT) / 100;
+    let paced = BitRate::new(bps as u64).unwrap_or(BitRate::MIN);
+    paced.clamp(PACER_RATE_MIN, PACER_RATE_MAX)
+}
+
+impl LaneOut {
+    fn new(config: LaneConfig, slack: PicoDuration) -> Result<Self, ConfigError> {
+        let pacer = ByteClockPacer::new(paced(config.capacity));
+        Ok(LaneOut {
+            config,
+            rate: config.capacity,
+            slack,
+            pacer: pacer.map_err(|_| ConfigError::Capacity(config.capacity))?,
+            share_ps: 0,
+            health: Health::default(),
+            dropped: false,
+            penalty: None,
+            penalty_next: PENALTY_MIN,
+            number: 0,
+            recent: (0, 0),
+            reported: LaneReport::default(),
+            baseline: None,
+            adjusted: (PicoTime::ZERO, LaneReport::default()),
+            delay_ns: None,
+            sent_bytes: 0,
+            outages: 0,
+        })
+    }
+
+    fn set_rate(&mut self, rate: BitRate) {
+        self.rate = rate.min(self.config.capacity);
+        // Clamped to the pacer's bounds, it is taken.
+        let _ = self.pacer.set_rate(paced(self.rate));
+    }
+
+    /// What it is held to.
+    pub fn paced(&self) -> BitRate {
+        paced(self.rate)
+    }
+
+    pub fn state(&self, now: PicoTime) -> LaneState {
+        if self.dropped {
+            LaneState::Dropped
+        } else if !self.health.was_up() {
+            LaneState::New
+        } else if !self.health.is_up() {
+            LaneState::Dead
+        } else {
+            match self.penalty {
+                Some((why, until)) if now < until => why,
+                _ => LaneState::Used,
+            }
+        }
+    }
+
+    /// Datagrams sent.
+    pub fn sent(&self) -> u64 {
+        self.number
+    }
+
+    pub fn loss_ppm(&self) -> u64 {
+        match self.recent {
+            (_, lost) if lost < LOSSES_LEAST => 0,
+            (sent, lost) => lost.saturating_mul(1_000_000) / sent.max(1),
+        }
+    }
+
+    /// Takes the time of a datagram and gives it its number.
+    fn send(&mut self, now: PicoTime, inside_bytes: u64) -> u64 {
+        let frame = self.config.overhead_bytes + inside_bytes - INSIDE_BYTES as u64;
+        self.pacer.depart(now - self.slack, FrameBytes::new(frame));
+        let time = u128::from(frame) * u128::from(PS_BITS_PER_BYTE) / u128::from(self.rate.bps());
+        self.share_ps = self.share_ps.saturating_add(time as u64);
+        self.sent_bytes += frame;
+        self.number += 1;
+        self.number - 1
+    }
+
+    fn handle_report(&mut self, now: PicoTime, report: LaneReport) {
+        if report.end > self.number || report.end < self.reported.end {
+            // Not of anything that was sent, or older than the last one.
+            return;
+        }
+        self.delay_ns = (report.least_delay_ns != i64::MAX).then_some(report.least_delay_ns);
+        if let Some(number) = self.baseline {
+            if report.end >= number {
+                self.reported = report;
+                self.adjusted = (now, report);
+                self.baseline = None;
+            }
+            return;
+        }
+        let sent = report.end - self.reported.end;
+        let came = report.arrived.saturating_sub(self.reported.arrived);
+        self.recent.0 += sent;
+        self.recent.1 += sent.saturating_sub(came);
+        self.reported = report;
+        if self.health.is_up() {
+            self.adjust(now);
+        }
+    }
+
+    /// Holds the lane to what arrives.
+    fn adjust(&mut self, now: PicoTime) {
+        let (at, before) = self.adjusted;
+        let sent = self.reported.end.saturating_sub(before.end);
+        if now < at + ADJUST_EVERY || sent < ADJUST_LEAST {
+            return;
+        }
+        self.adjusted = (now, self.reported);
+        let came = self.reported.arrived.saturating_sub(before.arrived).min(sent);
+        let rate = u128::from(self.rate.bps());
+        let (capacity, floor) = (self.config.capacity.bps(), PACER_RATE_MIN.bps() * 2);
+        let bps = if sent - came > sent / 10 {
+            rate * u128::from(came) * 97 / (u128::from(sent) * 100)
+        } else {
+            rate + u128::from(capacity / 100)
+        };
+        let bps = (bps.min(u128::from(capacity)) as u64).max(floor.max(capacity / 64));
+        if let Some(rate) = BitRate::new(bps) {
+            self.set_rate(rate);
+        }
+    }
+
+    /// The lane answers again: it starts as it is configured.
+    pub fn revive(&mut self) {
+        self.baseline = Some(self.number);
+        self.recent = (0, 0);
+        self.set_rate(self.config.capacity);
+    }
+
+    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts.
+    fn penalise(&mut self, now: PicoTime, why: LaneState) {
+        if let Some((_, until)) = self.penalty
+            && now < until
+        {
+            self.penalty = Some((why, until.max(now + JUDGE_EVERY + JUDGE_EVERY)));
+            return;
+        }
+        self.outages += 1;
+        self.penalty = Some((why, now + self.penalty_next));
+        self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Kept<T> {
+    number: u64,
+    sent: PicoTime,
+    stamp_ns: u64,
+    packet: T,
+}
+
+/// The sending side of an end.
+#[derive(Debug, Clone)]
+pub struct Outgoing<T> {
+    mode: Mode,
+    repair: bool,
+    smoothing: PicoDuration,
+    hold_max: PicoDuration,
+    hold_bytes: u64,
+    queue_time: PicoDuration,
+    guard: bool,
+    skew_max: PicoDuration,
+    pub lanes: Vec<LaneOut>,
+    queue: VecDeque<(PicoTime, T)>,
+    queue_bytes: u64,
+    next: u64,
+    last_stamp_ns: u64,
+    store: VecDeque<Kept<T>>,
+    store_bytes: u64,
+    again: VecDeque<u64>,
+    copy: Option<(usize, u64, u64, T)>,
+    judged: PicoTime,
+    pub counters: OutCounters,
+}
+
+impl<T: Load> Outgoing<T> {
+    pub fn new(config: &BundleConfig) -> Result<Self, ConfigError> {
+        let lanes = config.lanes.iter().map(|lane| LaneOut::new(*lane, config.slack));
+        Ok(Outgoing {
+            mode: config.mode,
+            repair: config.repair && config.mode != Mode::Mirror,
+            smoothing: config.smoothing,
+            hold_max: config.hold_max,
+            hold_bytes: config.hold_bytes,
+            queue_time: config.queue_time,
+            guard: config.guard,
+            skew_max: config.skew_max,
+            lanes: lanes.collect::<Result<_, _>>()?,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            next: 0,
+            last_stamp_ns: 0,
+            store: VecDeque::new(),
+            store_bytes: 0,
+            again: VecDeque::new(),
+            copy: None,
+            judged: PicoTime::ZERO,
+            counters: OutCounters::default(),
+        })
+    }
+
+    /// The number of the next packet.
+    pub fn next_number(&self) -> u64 {
+        self.next
+    }
+
+    pub fn in_use(&self, now: PicoTime) -> u16 {
+        let used = self.used(now);
+        used.fold(0, |mask, index| mask | 1 << index)
+    }
+
+    fn used(&self, now: PicoTime) -> impl Iterator<Item = usize> + '_ {
+        let lanes = self.lanes.iter().enumerate();
+        lanes
+            .filter(move |(_, lane)| lane.state(now) == LaneState::Used)
+            .map(|(index, _)| index)
+    }
+
+    /// A packet enters. `false`: the queue is full and it is dropped.
+    pub fn handle_packet(&mut self, now: PicoTime, packet: T) -> bool {
+        self.counters.entered += 1;
+        let rate: u64 = self.used(now).map(|i| self.lanes[i].rate.bps()).sum();
+        let rate = BitRate::new(rate).unwrap_or(BitRate::MIN);
+        let rtts = self.used(now).filter_map(|i| self.lanes[i].health.rtt());
+        let half_rtt = PicoDuration::from_ps(rtts.max().map_or(0, |rtt| rtt.as_ps() / 2));
+        let limit = rate.bytes_in(self.queue_time.max(half_rtt));
+        let full = self.queue_bytes + packet.len_bytes() > limit;
+        if (full && self.queue.len() >= QUEUE_PACKETS_MIN) || self.queue_bytes > self.hold_bytes {
+            self.counters.refused += 1;
+            return false;
+        }
+        self.queue_bytes += packet.len_bytes();
+        self.queue.push_back((now, packet));
+        true
+    }
+
+    /// Takes the peer's view of the lanes, and what it asks for.
+    pub fn handle_report(&mut self, now: PicoTime, lanes: &[LaneReport], asked: &[u64]) {
+        for report in lanes {
+            if let Some(lane) = self.lanes.get_mut(usize::from(report.lane)) {
+                lane.handle_report(now, *report);
+            }
+        }
+        if self.repair {
+            for number in asked {
+                if self.again.len() < super::MISSING_MAX && *number < self.next {
+                    self.again.push_back(*number);
+                }
+            }
+        }
+        if now >= self.judged + JUDGE_EVERY {
+            self.judged = now;
+            self.judge(now);
+        }
+    }
+
+    /// Applies the rule.
+    fn judge(&mut self, now: PicoTime) {
+        for lane in &mut self.lanes {
+            lane.recent = (
+                lane.recent.0 - lane.recent.0 / 8,
+                lane.recent.1 - lane.recent.1 / 8,
+            );
+        }
+        let up = |lane: &LaneOut| lane.health.is_up() && !lane.dropped;
+        let mut set: Vec<usize> = (0..self.lanes.len()).filter(|i| up(&self.lanes[*i])).collect();
+        while self.guard && set.len() > 1 {
+            let whole = self.predicted(&set);
+            let without = |out: usize| {
+                let rest: Vec<usize> = set.iter().copied().filter(|i| *i != out).collect();
+                self.predicted(&rest)
+            };
+            let best = set.iter().map(|i| (without(*i), *i)).max();
+            let Some((_, out)) = best.filter(|(better, _)| *better > whole + whole / 10) else {
+                break;
+            };
+            set.retain(|i| *i != out);
+            self.lanes[out].penalise(now, LaneState::Lossy);
+        }
+        let fastest = set.iter().filter_map(|i| self.lanes[*i].delay_ns).min();
+        let Some(fastest) = fastest else { return };
+        let most = self.skew_max.as_ns() as i64;
+        for index in set {
+            let lane = &mut self.lanes[index];
+            if lane.delay_ns.is_some_and(|d| d.saturating_sub(fastest) > most) {
+                lane.penalise(now, LaneState::TooSlow);
+            }
+        }
+    }
+
+    /// What one stream of TCP would get over a set of lanes, bit/s.
+    fn predicted(&self, set: &[usize]) -> u64 {
+        let (mut rates, mut lost, mut rtt_ns) = (0u128, 0u128, 1_000_000u128);
+        for lane in set.iter().filter_map(|i| self.lanes.get(*i)) {
+            let rate = u128::from(lane.rate.bps());
+            rates += rate;
+            lost += rate * u128::from(lane.loss_ppm());
+            rtt_ns = rtt_ns.max(lane.health.rtt().map_or(0, |rtt| u128::from(rtt.as_ns())));
+        }
+        let whole = u64::try_from(rates).unwrap_or(u64::MAX);
+        let mut per_10_12 = lost * 1_000_000 / rates.max(1);
+        if self.repair {
+            per_10_12 = per_10_12 * per_10_12 / 1_000_000_000_000;
+        }
+        // sqrt(p) * 10^6.
+        let root = per_10_12.isqrt();
+        let bps = (MSS_BITS * 122 * 1_000_000_000 * 1_000_000 / 100)
+            .checked_div(rtt_ns * root)
+            .unwrap_or(u128::MAX);
+        whole.min(u64::try_from(bps).unwrap_or(u64::MAX))
+    }
+
+    /// Notes deaths; the penalty of a lane that is back is over.
+    pub fn check_health(&mut self, now: PicoTime) {
+        for lane in &mut self.lanes {
+            if lane.health.check(now) {
+                lane.outages += 1;
+            }
+        }
+    }
+
+    /// Sends something that is no packet of the tunnel at once; its time is taken from the lane.
+    pub fn send_control(&mut self, now: PicoTime, lane: usize, inside_bytes: u64) -> Option<u64> {
+        self.lanes.get_mut(lane).map(|lane| lane.send(now, inside_bytes))
+    }
+
+    /// The lane in use on which a datagram arrives first.
+    pub fn quickest(&self, now: PicoTime) -> Option<usize> {
+        self.used(now).min_by_key(|i| {
+            let lane = &self.lanes[*i];
+            let wait = lane.pacer.free_at().as_ns().saturating_sub(now.as_ns());
+            lane.delay_ns.unwrap_or(0).saturating_add(wait as i64)
+        })
+    }
+
+    /// The shortest round trip of the lanes in use.
+    pub fn least_rtt(&self, now: PicoTime) -> Option<PicoDuration> {
+        self.used(now).filter_map(|i| self.lanes[i].health.rtt()).min()
+    }
+
+    /// The next data: its lane, its number there and itself.
+    pub fn poll_data(&mut self, now: PicoTime) -> Option<(usize, u64, Body<T>)> {
+        if let Some((index, number, stamp_ns, packet)) = self.copy.take() {
+            return Some(self.put(now, index, number, stamp_ns, (false, true), packet));
+        }
+        if let Some(sent) = self.send_again(now) {
+            return Some(sent);
+        }
+        let free = |lane: &LaneOut| lane.pacer.free_at() <= now;
+        let best = self.used(now).filter(|i| free(&self.lanes[*i]));
+        let index = best.min_by_key(|i| self.lanes[*i].share_ps)?;
+        let mut second = None;
+        if self.mode == Mode::Mirror {
+            // Both lanes have to be free, so that the pair goes at the slower one's rate.
+            let others = self.used(now).filter(|i| *i != index);
+            let rate = |i: &usize| self.lanes[*i].rate;
+            second = others.max_by_key(rate);
+            if second.is_some_and(|i| !free(&self.lanes[i])) {
+                return None;
+            }
+        }
+        let (entered, packet) = self.queue.pop_front()?;
+        self.queue_bytes -= packet.len_bytes();
+        if self.next >= NUMBER_END {
+            return None;
+        }
+        let stamp_ns = entered.max(now - self.smoothing).as_ns().max(self.last_stamp_ns);
+        self.last_stamp_ns = stamp_ns;
+        let number = self.next;
+        self.next += 1;
+        self.keep(now, number, stamp_ns, &packet);
+        self.counters.sent += 1;
+        if let Some(second) = second {
+            self.counters.copies += 1;
+            self.copy = Some((second, number, stamp_ns, packet.clone()));
+        }
+        self.level_shares(now);
+        Some(self.put(now, index, number, stamp_ns, (false, false), packet))
+    }
+
+    /// A lane that was out does not catch up on what it missed.
+    fn level_shares(&mut self, now: PicoTime) {
+        let most = self.used(now).map(|i| self.lanes[i].share_ps).max().unwrap_or(0);
+        let least = most.saturating_sub(SHARE_LAG_PS);
+        for lane in &mut self.lanes {
+            lane.share_ps = lane.share_ps.max(least);
+        }
+    }
+
+    fn put(
+        &mut self,
+        now: PicoTime,
+        index: usize,
+        number: u64,
+        stamp_ns: u64,
+        (again, copy): (bool, bool),
+        packet: T,
+    ) -> (usize, u64, Body<T>) {
+        let bytes = INSIDE_BYTES as u64 + packet.len_bytes();
+        let lane_number = self.lanes.get_mut(index).map_or(0, |lane| lane.send(now, bytes));
+        let body = Body::Data {
+            number,
+            stamp_ns,
+            again,
+            copy,
+            packet,
+        };
+        (index, lane_number, body)
+    }
+
+    fn keep(&mut self, now: PicoTime, number: u64, stamp_ns: u64, packet: &T) {
+        if !self.repair {
+            return;
+        }
+        self.store_bytes += packet.len_bytes();
+        self.store.push_back(Kept {
+            number,
+            sent: now,
+            stamp_ns,
+            packet: packet.clone(),
+        });
+        let old = now - self.hold_max;
+        while let Some(first) = self.store.front()
+            && (first.sent < old || self.store_bytes > self.hold_bytes)
+        {
+            self.store_bytes -= first.packet.len_bytes();
+            self.store.pop_front();
+        }
+    }
+
+    fn send_again(&mut self, now: PicoTime) -> Option<(usize, u64, Body<T>)> {
+        while !self.again.is_empty() {
+            let index = self.quickest(now)?;
+            let number = self.again.pop_front()?;
+            // The store holds consecutive numbers.
+            let first = self.store.front().map_or(u64::MAX, |kept| kept.number);
+            let kept = number.checked_sub(first).and_then(|n| self.store.get(n as usize));
+            let Some((stamp_ns, packet)) = kept.map(|kept| (kept.stamp_ns, kept.packet.clone())) else {
+                self.counters.unrepairable += 1;
+                continue;
+            };
+            self.counters.repaired += 1;
+            return Some(self.put(now, index, number, stamp_ns, (true, false), packet));
+        }
+        None
+    }
+
+    /// When there will be something to do.
+    pub fn next_wakeup(&self, now: PicoTime) -> PicoTime {
+        let probes = self.lanes.iter().filter(|lane| !lane.dropped);
+        let probes = probes.map(|lane| lane.health.next_wakeup()).min();
+        let probes = probes.unwrap_or(PicoTime::MAX);
+        if self.queue.is_empty() {
+            return probes;
+        }
+        let free = |i: usize| self.lanes[i].pacer.free_at();
+        let next = match self.mode {
+            Mode::Mirror => self.used(now).map(free).max(),
+            _ => self.used(now).map(free).min(),
+        };
+        // A penalty that ends is seen with the next probe.
+        next.map_or(probes, |free| free.min(probes))
+    }
+}

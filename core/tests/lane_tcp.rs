@@ -1,0 +1,152 @@
+//! Bulk TCP over two lanes in virtual time: the share of what the lanes carry, and of the best lane alone.
+//!
+//! One stream of CUBIC, payload after its start (10 s, or 30 s at long round trips). *Ideal* is the sum of the capacities less the headers around a segment: the
+//! tunnel's, at an MTU of 1,424 bytes on 1,500-byte paths. *Alone* is the best lane without the tunnel, at an MTU of 1,500.
+
+use kuroshio_core::{
+    lane::{
+        BundleConfig, BundleStatus, LaneState, Mode,
+        trial::{Bulk, BulkResult, FarClock, TrialLane, bulk_tcp, bulk_tcp_alone},
+    },
+    tcp::cc::Algorithm,
+    units::{BitRate, PicoDuration, PicoTime, Ratio},
+};
+
+/// Payload and frame of a segment in the tunnel; of one outside.
+const INSIDE: (u64, u64) = (1_372, 1_518);
+const OUTSIDE: (u64, u64) = (1_448, 1_518);
+
+struct Cell {
+    lanes: Vec<TrialLane>,
+    rates: Vec<u64>,
+    mode: Mode,
+}
+
+impl Cell {
+    fn new(mode: Mode, lanes: &[(u64, u64)]) -> Self {
+        let rate = |mbps: u64| BitRate::from_bps(mbps * 1_000_000).expect("a rate");
+        Cell {
+            lanes: lanes
+                .iter()
+                .map(|(mbps, delay_ms)| TrialLane::new(rate(*mbps), PicoDuration::from_ms(*delay_ms)))
+                .collect(),
+            rates: lanes.iter().map(|(mbps, _)| mbps * 1_000_000).collect(),
+            mode,
+        }
+    }
+
+    fn run(&self, from: u64, seconds: u64) -> Outcome {
+        let rates: Vec<BitRate> = self
+            .rates
+            .iter()
+            .map(|r| BitRate::from_bps(*r).expect("a rate"))
+            .collect();
+        let config = BundleConfig::new(self.mode, &rates);
+        let bulk = |mtu_bytes| Bulk {
+            algorithm: Algorithm::Cubic,
+            mtu_bytes,
+            from: PicoTime::from_secs(from),
+            to: PicoTime::from_secs(seconds),
+        };
+        let clock = FarClock {
+            offset: PicoDuration::from_secs(7),
+            drift_ppb: 15_000,
+        };
+        let (result, pair) = bulk_tcp(&config, &self.lanes, clock, 1, bulk(1_424)).expect("configuration");
+        let alone = self
+            .lanes
+            .iter()
+            .map(|lane| bulk_tcp_alone(lane, 1, bulk(1_500)).goodput_bps);
+        let sum: u64 = self.rates.iter().sum();
+        let outcome = Outcome {
+            result,
+            share_of_sum: result.goodput_bps * 1_000 / (sum * INSIDE.0 / INSIDE.1),
+            share_of_best: result.goodput_bps * 1_000 / alone.max().expect("a lane").max(1),
+            near: pair.near.status(PicoTime::from_secs(seconds)),
+        };
+        println!(
+            "{:?} {:?}: {} of 1000 of the sum, {} of 1000 of the best alone; {:?}",
+            self.mode, self.rates, outcome.share_of_sum, outcome.share_of_best, outcome.result
+        );
+        outcome
+    }
+}
+
+struct Outcome {
+    result: BulkResult,
+    share_of_sum: u64,
+    share_of_best: u64,
+    near: BundleStatus,
+}
+
+/// Of the best lane alone, less the tunnel's header, in thousandths.
+const BEST_LESS_HEADER: u64 = 1_000 * (INSIDE.0 * OUTSIDE.1) / (OUTSIDE.0 * INSIDE.1);
+
+#[test]
+fn equal_lanes_and_different_delays_give_the_sum() {
+    for (mode, delays) in [
+        (Mode::Deskew, [20, 20]),
+        (Mode::Deskew, [20, 40]),
+        (Mode::Deskew, [20, 80]),
+        (Mode::Deskew, [20, 170]),
+        (Mode::InOrder, [20, 20]),
+    ] {
+        let cell = Cell::new(mode, &[(20, delays[0]), (20, delays[1])]);
+        // At a round trip of 340 ms CUBIC needs half a minute to fill the lanes, as it does on one path of that length.
+        let (from, to) = if delays[1] > 100 { (30, 90) } else { (10, 30) };
+        let outcome = cell.run(from, to);
+        assert!(outcome.share_of_sum >= 950, "{mode:?} {delays:?}");
+    }
+}
+
+#[test]
+fn unequal_capacities_give_the_sum() {
+    for (rates, least) in [([40, 10], 950), ([50, 5], 900)] {
+        let outcome = Cell::new(Mode::Deskew, &[(rates[0], 20), (rates[1], 20)]).run(10, 30);
+        assert!(outcome.share_of_sum >= least, "{rates:?}");
+        let outcome = Cell::new(Mode::Deskew, &[(rates[0], 20), (rates[1], 170)]).run(30, 90);
+        assert!(
+            outcome.share_of_sum >= least,
+            "{rates:?} with 150 ms between them"
+        );
+    }
+}
+
+#[test]
+fn loss_on_one_lane_is_repaired() {
+    let mut cell = Cell::new(Mode::InOrder, &[(20, 20), (20, 20)]);
+    let loss = Ratio::new(1, 1_000).expect("a ratio");
+    cell.lanes[1] = cell.lanes[1].clone().losing(loss);
+    let outcome = cell.run(10, 30);
+    assert!(outcome.share_of_sum >= 900);
+    assert!(outcome.near.out.repaired > 10, "{:?}", outcome.near);
+}
+
+#[test]
+fn a_lane_that_would_make_it_slower_is_left_out() {
+    // Without repair, 1 % of loss on one lane would cost the stream most of the other as well.
+    let mut cell = Cell::new(Mode::Deskew, &[(20, 20), (20, 20)]);
+    cell.lanes[1] = cell.lanes[1].clone().losing(Ratio::new(1, 100).expect("a ratio"));
+    let outcome = cell.run(10, 40);
+    assert!(
+        outcome.share_of_best >= BEST_LESS_HEADER * 95 / 100,
+        "{BEST_LESS_HEADER}"
+    );
+    assert!(outcome.near.lanes[1].outages > 0);
+    // And one that is too far away.
+    let outcome = Cell::new(Mode::Deskew, &[(20, 20), (20, 400)]).run(10, 40);
+    assert_eq!(outcome.near.lanes[1].state, LaneState::TooSlow);
+    assert!(outcome.share_of_best >= BEST_LESS_HEADER * 95 / 100);
+}
+
+#[test]
+fn a_lane_cut_and_restored() {
+    let mut cell = Cell::new(Mode::InOrder, &[(20, 20), (20, 30)]);
+    cell.lanes[1] = cell.lanes[1]
+        .clone()
+        .cut(PicoDuration::from_secs(15), PicoDuration::from_secs(25));
+    let outcome = cell.run(10, 40);
+    // 20 s of both, 10 s of one: five sixths.
+    assert!(outcome.share_of_sum >= 950 * 5 / 6, "{:?}", outcome.result);
+    assert!(outcome.share_of_sum <= 1_000 * 5 / 6 + 10, "the cut is a cut");
+}
