@@ -48,7 +48,7 @@ pub fn bind(machine: &Machine, binding: &Binding) -> Result<Vec<String>, RailErr
         .map_err(|e| RailError::Hwloc(format!("processing units {:?}: {e}", binding.pus)))?;
     let mut nodes = NodeSet::new();
     nodes.set(binding.memory_node as usize);
-    let memory = topology.bind_memory(&nodes, MemoryBindingPolicy::Bind, MemoryBindingFlags::THREAD);
+    let memory = topology.bind_memory(&nodes, MemoryBindingPolicy::Bind, MemoryBindingFlags::THREAD | MemoryBindingFlags::STRICT);
     if let Err(e) = memory {
         let text = format!("memory of node {}: {e}", binding.memory_node);
         if machine.nodes.len() > 1 {

@@ -11,6 +11,7 @@ use hwlocality::topology::builder::TypeFilter;
 use crate::error::RailError;
 use crate::machine::{Cache, Card, Core, Interface, MAX_CARDS, MAX_PUS, Machine, Node};
 use crate::source::{MAX_XML_BYTES, Source};
+use crate::sys::in_child;
 use crate::sysfs::Roots;
 
 /// PCI class of network controllers (PCI Code and ID Assignment, base class 02h).
@@ -18,9 +19,37 @@ const PCI_NETWORK: u16 = 0x02;
 
 /// Reads a topology and what /sys and /proc add for this machine.
 ///
+/// hwloc's reader of XML falls over on files that are damaged: what others wrote is read in a process of its own.
+///
 /// # Errors
 /// A file that cannot be read or is no topology, or one beyond the limits.
 pub fn discover(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
+    if *source == Source::Here {
+        return read(source, roots);
+    }
+    check_file(source)?;
+    let work = || {
+        let read = read(source, roots).map_err(|e| e.to_string());
+        serde_json::to_vec(&read).unwrap_or_default()
+    };
+    let answer = in_child(work).map_err(RailError::io("a process that reads the topology"))?;
+    let read: Option<Result<Machine, String>> = answer.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let fell = || Err("--topology: hwloc fell over reading it: it is damaged; `lstopo FILE.xml` writes one it can read".into());
+    read.unwrap_or_else(fell).map_err(RailError::BadInput)
+}
+
+/// What can be said of a file before it is read.
+fn check_file(source: &Source) -> Result<(), RailError> {
+    let Source::Xml(path) = source else { return Ok(()) };
+    let what = format!("--topology {}", path.display());
+    let length = std::fs::metadata(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?.len();
+    if length > MAX_XML_BYTES {
+        return Err(RailError::BadInput(format!("{what}: {length} bytes; at most {MAX_XML_BYTES} are read")));
+    }
+    Ok(())
+}
+
+fn read(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
     let topology = load(source)?;
     let here = *source == Source::Here;
     let pus = topology.objects_with_type(ObjectType::PU).count();
@@ -47,16 +76,12 @@ pub fn discover(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
 }
 
 /// The topology itself; network cards are kept.
-pub(crate) fn load(source: &Source) -> Result<Topology, RailError> {
+fn load(source: &Source) -> Result<Topology, RailError> {
     let builder = Topology::builder();
     let builder = match source {
         Source::Here => builder,
         Source::Xml(path) => {
             let what = format!("--topology {}", path.display());
-            let length = std::fs::metadata(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?.len();
-            if length > MAX_XML_BYTES {
-                return Err(RailError::BadInput(format!("{what}: {length} bytes; at most {MAX_XML_BYTES} are read")));
-            }
             let xml = std::fs::read_to_string(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?;
             let no = |e: &dyn std::fmt::Display| {
                 RailError::BadInput(format!("{what}: not a topology in hwloc's XML ({e}); `lstopo FILE.xml` writes one"))
@@ -133,7 +158,13 @@ fn distances(topology: &Topology, from: Option<&TopologyObject>, to: &[&Topology
     let matrices = topology.distances_with_name("NUMALatency").unwrap_or_default();
     matrices
         .iter()
-        .find_map(|m| to.iter().map(|to| m.object_distance(from, to).map(|(d, _)| d)).collect::<Option<Vec<u64>>>())
+        .find_map(|m| {
+            let mine = || m.object_distances().filter(|((a, _), _)| a.and_then(TopologyObject::os_index) == from.os_index());
+            let one = |to: &&TopologyObject| {
+                mine().find(|((_, b), _)| b.and_then(TopologyObject::os_index) == to.os_index()).map(|(_, d)| d)
+            };
+            to.iter().map(one).collect::<Option<Vec<u64>>>()
+        })
         .unwrap_or_default()
 }
 

@@ -1,6 +1,6 @@
 //! A host as the planner sees it: nodes, cores, caches and cards, by absolute identities.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Processing units of a machine.
 pub const MAX_PUS: usize = 4_096;
@@ -8,7 +8,7 @@ pub const MAX_PUS: usize = 4_096;
 pub const MAX_CARDS: usize = 256;
 
 /// A host.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// What it calls itself.
     pub name: String,
@@ -27,7 +27,7 @@ pub struct Machine {
 }
 
 /// Memory that some cores are nearest to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// The system's number.
     pub node: u32,
@@ -40,7 +40,7 @@ pub struct Node {
 }
 
 /// A core: processing units that share its execution units.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
     /// Its lowest processing unit: its identity.
     pub core: u32,
@@ -55,7 +55,7 @@ pub struct Core {
 }
 
 /// A cache.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Its lowest processing unit: with the level, its identity.
     pub first_pu: u32,
@@ -68,7 +68,7 @@ pub struct Cache {
 }
 
 /// A network card: a PCI function with interfaces.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
     /// PCI address, `0000:03:00.0`.
     pub pci: String,
@@ -96,7 +96,7 @@ impl Card {
 }
 
 /// A network interface.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its name.
     pub name: String,
@@ -111,7 +111,7 @@ pub struct Interface {
 }
 
 /// An interrupt of a card.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupt {
     /// The system's number.
     pub irq: u32,

@@ -99,7 +99,7 @@ impl Roots {
         let device = self.device(pci);
         let mut numbers: Vec<u32> = names(&device.join("msi_irqs")).iter().filter_map(|n| n.parse().ok()).collect();
         if numbers.is_empty() {
-            let legacy = text(&device.join("irq")).and_then(|t| t.parse().ok());
+            let legacy = text(&device.join("irq")).and_then(|t| t.parse::<u32>().ok());
             numbers.extend(legacy.filter(|n| *n > 0));
         }
         numbers.sort_unstable();

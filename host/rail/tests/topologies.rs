@@ -273,3 +273,48 @@ fn a_greedy_choice_is_beaten_by_the_programme() {
     let found = solve(&problem);
     assert_eq!((found.total_bps, found.proven), (brute(&problem), true), "{found:?}");
 }
+
+/// splitmix64 (Steele, Lea, Flood 2014).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn a_damaged_file_is_read_or_refused() {
+    let here = tempfile::tempdir().expect("a folder");
+    let path = here.path().join("damaged.xml");
+    let mut state = 1;
+    let mut outcomes = [0, 0];
+    for name in ["paper-002.xml", "four-nodes.xml", "vm-unknown-node.xml"] {
+        let Source::Xml(whole) = file(name) else { continue };
+        let whole = std::fs::read(whole).expect("a file");
+        for _ in 0..150 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + next(&mut state) % 4 {
+                let at = next(&mut state) as usize % bytes.len();
+                match next(&mut state) % 4 {
+                    0 => bytes[at] = b"0123456789abcdefx\"<>/ "[next(&mut state) as usize % 22],
+                    1 => bytes.truncate(at),
+                    2 => { bytes.remove(at); }
+                    _ => {
+                        let line = whole.split(|b| *b == b'\n').nth(next(&mut state) as usize % 40).unwrap_or_default();
+                        bytes.splice(at..at, line.iter().copied());
+                    }
+                }
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            std::fs::write(&path, &bytes).expect("a file");
+            let read = discover(&Source::Xml(path.clone()), &Roots::default());
+            outcomes[usize::from(read.is_ok())] += 1;
+            if let Ok(machine) = read {
+                let _ = (svg(&machine, &rails(&machine)), plan(&machine, &request("20G")));
+            }
+        }
+    }
+    assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+}
