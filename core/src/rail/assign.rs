@@ -174,7 +174,10 @@ impl Problem {
 
     /// Whether a path exists.
     pub fn has(&self, path: Path) -> bool {
-        let core = self.rails.get(path.rail).is_some_and(|r| path.core < r.cores_bps.len());
+        let core = self
+            .rails
+            .get(path.rail)
+            .is_some_and(|r| path.core < r.cores_bps.len());
         core && self.reach[path.rail].get(path.lane) == Some(&true)
     }
 
@@ -233,12 +236,20 @@ impl Problem {
             if cards[r] > u128::from(rail.card_bps) {
                 return Err(Violation::Card(r));
             }
-            let over = rail.cores_bps.iter().zip(&cores[r]).position(|(&cap, &sum)| sum > u128::from(cap));
+            let over = rail
+                .cores_bps
+                .iter()
+                .zip(&cores[r])
+                .position(|(&cap, &sum)| sum > u128::from(cap));
             if let Some(core) = over {
                 return Err(Violation::Core(r, core));
             }
         }
-        let over = self.lanes_bps.iter().zip(&lanes).position(|(&cap, &sum)| sum > u128::from(cap));
+        let over = self
+            .lanes_bps
+            .iter()
+            .zip(&lanes)
+            .position(|(&cap, &sum)| sum > u128::from(cap));
         match over {
             Some(lane) => Err(Violation::Lane(lane)),
             None if total != u128::from(a.total_bps) => Err(Violation::Total),
@@ -253,7 +264,10 @@ pub fn bound(problem: &Problem) -> u64 {
     for path in problem.paths() {
         net.edge(problem.core_node(path), problem.lane_node(path.lane), u64::MAX);
     }
-    let asked = problem.demands_bps.iter().fold(0u64, |sum, &d| sum.saturating_add(d));
+    let asked = problem
+        .demands_bps
+        .iter()
+        .fold(0u64, |sum, &d| sum.saturating_add(d));
     net.run(0, 1).min(asked)
 }
 
@@ -283,7 +297,11 @@ pub fn rates(problem: &Problem, paths: &[Option<Path>]) -> Assignment {
         rate
     });
     let rates_bps: Vec<u64> = rates_bps.collect();
-    Assignment { paths, rates_bps, total_bps }
+    Assignment {
+        paths,
+        rates_bps,
+        total_bps,
+    }
 }
 
 /// A quick choice: the largest stream first, on the path with the most room; then exact rates.

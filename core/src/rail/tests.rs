@@ -39,7 +39,11 @@ fn brute(problem: &Problem) -> u64 {
 
 #[test]
 fn equal_rails_and_lanes_are_joined_one_to_one() {
-    let p = problem(vec![rail(10 * G, &[7 * G]), rail(10 * G, &[7 * G])], &[10 * G, 10 * G], &[6 * G, 6 * G]);
+    let p = problem(
+        vec![rail(10 * G, &[7 * G]), rail(10 * G, &[7 * G])],
+        &[10 * G, 10 * G],
+        &[6 * G, 6 * G],
+    );
     let a = greedy(&p);
     assert_eq!(a.total_bps, 12 * G);
     let (x, y) = (a.paths[0].expect("a path"), a.paths[1].expect("a path"));
@@ -50,7 +54,11 @@ fn equal_rails_and_lanes_are_joined_one_to_one() {
 #[test]
 fn one_fast_rail_feeds_several_slow_lanes() {
     // One-to-one would leave two lanes idle: 10 of 30.
-    let p = problem(vec![rail(40 * G, &[15 * G, 15 * G, 15 * G])], &[10 * G, 10 * G, 10 * G], &[10 * G; 3]);
+    let p = problem(
+        vec![rail(40 * G, &[15 * G, 15 * G, 15 * G])],
+        &[10 * G, 10 * G, 10 * G],
+        &[10 * G; 3],
+    );
     let a = greedy(&p);
     assert_eq!((a.total_bps, bound(&p)), (30 * G, 30 * G));
     assert_eq!(p.check(&a), Ok(()));
@@ -59,20 +67,37 @@ fn one_fast_rail_feeds_several_slow_lanes() {
 #[test]
 fn what_a_rail_does_not_reach_is_not_used() {
     let reach = vec![vec![true, false], vec![false, true]];
-    let p = Problem::new(vec![rail(G, &[G]), rail(9 * G, &[9 * G])], vec![9 * G, G], vec![9 * G, 9 * G], Some(reach));
+    let p = Problem::new(
+        vec![rail(G, &[G]), rail(9 * G, &[9 * G])],
+        vec![9 * G, G],
+        vec![9 * G, 9 * G],
+        Some(reach),
+    );
     let p = p.expect("a problem");
     assert_eq!((bound(&p), greedy(&p).total_bps), (2 * G, 2 * G));
-    let wrong = [Some(Path { rail: 0, core: 0, lane: 1 }), None];
+    let wrong = [
+        Some(Path {
+            rail: 0,
+            core: 0,
+            lane: 1,
+        }),
+        None,
+    ];
     assert_eq!(rates(&p, &wrong).total_bps, 0);
 }
 
 #[test]
 fn sizes_are_checked() {
     let one = || vec![rail(1, &[1])];
-    let new = |rails, lanes: usize, streams: usize, reach| Problem::new(rails, vec![1; lanes], vec![1; streams], reach);
+    let new = |rails, lanes: usize, streams: usize, reach| {
+        Problem::new(rails, vec![1; lanes], vec![1; streams], reach)
+    };
     assert_eq!(new(vec![], 1, 1, None), Err(ProblemError::Rails(0)));
     assert_eq!(new(vec![rail(1, &[])], 1, 1, None), Err(ProblemError::Cores(0)));
-    assert_eq!(new(one(), MAX_LANES + 1, 1, None), Err(ProblemError::Lanes(MAX_LANES + 1)));
+    assert_eq!(
+        new(one(), MAX_LANES + 1, 1, None),
+        Err(ProblemError::Lanes(MAX_LANES + 1))
+    );
     assert_eq!(new(one(), 1, 0, None), Err(ProblemError::Streams(0)));
     assert_eq!(new(one(), 2, 1, Some(vec![vec![true]])), Err(ProblemError::Reach));
 }
@@ -80,7 +105,13 @@ fn sizes_are_checked() {
 #[test]
 fn violations_are_found() {
     let p = problem(vec![rail(10, &[6, 6])], &[9], &[5, 5]);
-    let path = |core| Some(Path { rail: 0, core, lane: 0 });
+    let path = |core| {
+        Some(Path {
+            rail: 0,
+            core,
+            lane: 0,
+        })
+    };
     let a = |core, rates: [u64; 2], total_bps| Assignment {
         paths: vec![path(0), path(core)],
         rates_bps: rates.to_vec(),

@@ -113,7 +113,12 @@ impl Assembler {
             return Err(PacketError::PayloadType);
         }
         for segment in packet.segments() {
-            self.place(segment.line, segment.offset, segment.data.len(), segment.second_field)?;
+            self.place(
+                segment.line,
+                segment.offset,
+                segment.data.len(),
+                segment.second_field,
+            )?;
         }
         if self.ssrc != Some(packet.ssrc) {
             self.counts.sources += u64::from(self.ssrc.is_some());

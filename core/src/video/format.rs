@@ -193,7 +193,11 @@ impl Geometry {
         if !width.is_multiple_of(format.group_pixels()) || !height.is_multiple_of(format.group_lines()) {
             return Err(FormatError::Groups(width, height, format));
         }
-        Ok(Geometry { width, height, format })
+        Ok(Geometry {
+            width,
+            height,
+            format,
+        })
     }
 
     /// Pixels of a line.

@@ -155,7 +155,9 @@ impl Joiner {
             return stamp;
         };
         // The low 32 bits are the wrapped stamp by definition.
-        let ahead = timestamp.wrapping_sub((newest & 0xffff_ffff) as u32).cast_signed();
+        let ahead = timestamp
+            .wrapping_sub((newest & 0xffff_ffff) as u32)
+            .cast_signed();
         let stamp = newest.saturating_add_signed(i64::from(ahead));
         if newest.abs_diff(stamp) > JUMP {
             self.counts.jumps += 1;

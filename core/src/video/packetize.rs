@@ -62,7 +62,10 @@ impl Packetizer {
             data += take;
             at.byte += take;
             if at.byte == row_bytes {
-                at = Cursor { row: at.row + 1, byte: 0 };
+                at = Cursor {
+                    row: at.row + 1,
+                    byte: 0,
+                };
             }
         }
         (segments > 0).then_some((segments, data, at))
@@ -84,7 +87,8 @@ impl Packetizer {
     pub fn next(&mut self, at: &mut Cursor, timestamp: u32, picture: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
         let row_bytes = self.geometry.row_bytes();
-        let Some((segments, _, after)) = self.plan(*at).filter(|_| picture.len() >= self.geometry.bytes()) else {
+        let Some((segments, _, after)) = self.plan(*at).filter(|_| picture.len() >= self.geometry.bytes())
+        else {
             return false;
         };
         let marker = u8::from(after.row == self.geometry.rows()) << 7;
@@ -97,9 +101,16 @@ impl Packetizer {
         let pieces = || {
             let mut from = *at;
             (0..segments).map(move |_| {
-                let to = if from.row == after.row { after.byte } else { row_bytes };
+                let to = if from.row == after.row {
+                    after.byte
+                } else {
+                    row_bytes
+                };
                 let piece = (from, to - from.byte);
-                from = Cursor { row: from.row + 1, byte: 0 };
+                from = Cursor {
+                    row: from.row + 1,
+                    byte: 0,
+                };
                 piece
             })
         };

@@ -109,7 +109,10 @@ impl<'a> Packet<'a> {
         let mut end = bytes.len();
         if first & 0x20 != 0 {
             let padding = usize::from(*bytes.last().ok_or(PacketError::Short)?);
-            end = end.checked_sub(padding).filter(|_| padding > 0).ok_or(PacketError::Padding)?;
+            end = end
+                .checked_sub(padding)
+                .filter(|_| padding > 0)
+                .ok_or(PacketError::Padding)?;
         }
         let mut at = RTP_HEADER + 4 * usize::from(first & 0x0f);
         if first & 0x10 != 0 {
@@ -146,18 +149,20 @@ impl<'a> Packet<'a> {
     /// Its pieces of lines, in order.
     pub fn segments(&self) -> impl Iterator<Item = Segment<'a>> {
         let mut data = self.data;
-        self.headers.chunks_exact(SEGMENT_HEADER).filter_map(move |header| {
-            let length = usize::from(u16_at(header, 0)?);
-            let (line, offset) = (u16_at(header, 2)?, u16_at(header, 4)?);
-            // `parse` has summed these lengths.
-            let (mine, rest) = data.split_at_checked(length)?;
-            data = rest;
-            Some(Segment {
-                line: line & 0x7fff,
-                offset: offset & 0x7fff,
-                second_field: line & 0x8000 != 0,
-                data: mine,
+        self.headers
+            .chunks_exact(SEGMENT_HEADER)
+            .filter_map(move |header| {
+                let length = usize::from(u16_at(header, 0)?);
+                let (line, offset) = (u16_at(header, 2)?, u16_at(header, 4)?);
+                // `parse` has summed these lengths.
+                let (mine, rest) = data.split_at_checked(length)?;
+                data = rest;
+                Some(Segment {
+                    line: line & 0x7fff,
+                    offset: offset & 0x7fff,
+                    second_field: line & 0x8000 != 0,
+                    data: mine,
+                })
             })
-        })
     }
 }

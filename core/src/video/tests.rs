@@ -7,7 +7,9 @@ use proptest::prelude::*;
 const PT: u8 = 96;
 
 fn picture(geometry: Geometry, seed: u8) -> Vec<u8> {
-    (0..geometry.bytes()).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) ^ (i >> 8) as u8).collect()
+    (0..geometry.bytes())
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) ^ (i >> 8) as u8)
+        .collect()
 }
 
 fn datagrams(packetizer: &mut Packetizer, timestamp: u32, picture: &[u8]) -> Vec<Vec<u8>> {
@@ -37,8 +39,16 @@ fn the_first_datagram_is_the_one_of_the_rfc() {
 #[test]
 fn groups_of_two_lines_count_lines_by_two() {
     let geometry = Geometry::new(4, 4, PixelFormat::Yuv420b8).expect("a size");
-    let all = datagrams(&mut Packetizer::new(geometry, 1400, PT, 1, 0), 0, &picture(geometry, 1));
-    let lines: Vec<u16> = Packet::parse(&all[0]).expect("a packet").segments().map(|s| s.line).collect();
+    let all = datagrams(
+        &mut Packetizer::new(geometry, 1400, PT, 1, 0),
+        0,
+        &picture(geometry, 1),
+    );
+    let lines: Vec<u16> = Packet::parse(&all[0])
+        .expect("a packet")
+        .segments()
+        .map(|s| s.line)
+        .collect();
     assert_eq!(lines, [0, 2]);
 }
 
@@ -61,8 +71,14 @@ fn parts_cover_the_picture_once() {
 
 #[test]
 fn sizes_and_names_are_checked() {
-    assert_eq!(Geometry::new(3, 2, PixelFormat::Yuv422b8), Err(FormatError::Groups(3, 2, PixelFormat::Yuv422b8)));
-    assert_eq!(Geometry::new(0, 2, PixelFormat::Rgb8), Err(FormatError::Size(0, 2)));
+    assert_eq!(
+        Geometry::new(3, 2, PixelFormat::Yuv422b8),
+        Err(FormatError::Groups(3, 2, PixelFormat::Yuv422b8))
+    );
+    assert_eq!(
+        Geometry::new(0, 2, PixelFormat::Rgb8),
+        Err(FormatError::Size(0, 2))
+    );
     assert!(Geometry::new(MAX_WIDTH + 1, 2, PixelFormat::Rgb8).is_err());
     for format in PixelFormat::ALL {
         assert_eq!(format.name().parse(), Ok(format));
@@ -107,7 +123,12 @@ fn a_picture_that_lacks_a_datagram_is_given_up_when_others_press() {
 #[test]
 fn what_does_not_belong_is_refused() {
     let geometry = Geometry::new(8, 2, PixelFormat::Yuv422b8).expect("a size");
-    let good = datagrams(&mut Packetizer::new(geometry, 1400, PT, 1, 0), 0, &picture(geometry, 0)).remove(0);
+    let good = datagrams(
+        &mut Packetizer::new(geometry, 1400, PT, 1, 0),
+        0,
+        &picture(geometry, 0),
+    )
+    .remove(0);
     let try_with = |change: &dyn Fn(&mut Vec<u8>)| {
         let (mut bytes, mut assembler) = (good.clone(), Assembler::new(geometry, PT));
         change(&mut bytes);
@@ -119,11 +140,22 @@ fn what_does_not_belong_is_refused() {
     assert_eq!(try_with(&|b| b[0] = 0x40), Err(PacketError::Version));
     assert_eq!(try_with(&|b| b[1] = 97), Err(PacketError::PayloadType));
     assert_eq!(try_with(&|b| b.truncate(20)), Err(PacketError::Short));
-    assert_eq!(try_with(&|b| { b.pop(); }), Err(PacketError::Short));
+    assert_eq!(
+        try_with(&|b| {
+            b.pop();
+        }),
+        Err(PacketError::Short)
+    );
     assert_eq!(try_with(&|b| b[17] = 200), Err(PacketError::Place));
     assert_eq!(try_with(&|b| b[19] = 1), Err(PacketError::Place));
     assert_eq!(try_with(&|b| b[16] = 0x80), Err(PacketError::Interlaced));
-    assert_eq!(try_with(&|b| { b[0] |= 0x20; *b.last_mut().expect("bytes") = 255; }), Err(PacketError::Padding));
+    assert_eq!(
+        try_with(&|b| {
+            b[0] |= 0x20;
+            *b.last_mut().expect("bytes") = 255;
+        }),
+        Err(PacketError::Padding)
+    );
 }
 
 #[test]

@@ -99,7 +99,11 @@ fn unpack(bits: u32, group: &[u8], mut each: impl FnMut(usize, u16)) {
 /// One group of equal samples in each plane.
 pub(crate) fn solid(format: PixelFormat, planes: [u16; 3]) -> Vec<u8> {
     let mut out = Vec::new();
-    pack(format.bits(), order(format).into_iter().map(|(plane, _, _)| planes[plane]), &mut out);
+    pack(
+        format.bits(),
+        order(format).into_iter().map(|(plane, _, _)| planes[plane]),
+        &mut out,
+    );
     out
 }
 
@@ -114,9 +118,15 @@ pub fn to_wire(geometry: Geometry, planar: &[u8], wire: &mut Vec<u8>) {
         for group in 0..geometry.width() / format.group_pixels() {
             let samples = order.iter().map(|&(plane, x, y)| {
                 let (columns, rows) = steps[plane];
-                let at = starts[plane] + (row * rows + y) as usize * strides[plane] + (group * columns + x) as usize;
+                let at = starts[plane]
+                    + (row * rows + y) as usize * strides[plane]
+                    + (group * columns + x) as usize;
                 let byte = |i: usize| planar.get(i).copied().unwrap_or(0);
-                if wide { u16::from_le_bytes([byte(2 * at), byte(2 * at + 1)]) } else { u16::from(byte(at)) }
+                if wide {
+                    u16::from_le_bytes([byte(2 * at), byte(2 * at + 1)])
+                } else {
+                    u16::from(byte(at))
+                }
             });
             pack(format.bits(), samples, wire);
         }
@@ -132,10 +142,16 @@ pub fn to_planar(geometry: Geometry, wire: &[u8]) -> Vec<u8> {
     let wide = sample_bytes(format) == 2;
     let mut planar = vec![0; planar_bytes(geometry)];
     let group_bytes = format.group_bytes() as usize;
-    for (row, line) in wire.chunks_exact(geometry.row_bytes()).take(geometry.rows() as usize).enumerate() {
+    for (row, line) in wire
+        .chunks_exact(geometry.row_bytes())
+        .take(geometry.rows() as usize)
+        .enumerate()
+    {
         for (group, bytes) in line.chunks_exact(group_bytes).enumerate() {
             unpack(format.bits(), bytes, |i, sample| {
-                let Some(&(plane, x, y)) = order.get(i) else { return };
+                let Some(&(plane, x, y)) = order.get(i) else {
+                    return;
+                };
                 let (columns, rows) = steps[plane];
                 let at = starts[plane]
                     + (row * rows as usize + y as usize) * strides[plane]
@@ -176,7 +192,11 @@ pub fn to_rgb(geometry: Geometry, wire: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(3 * width * height);
     for y in 0..height {
         for x in 0..width {
-            let [a, b, c] = [sample(0, x, y), sample(1, x / cx, y / cy), sample(2, x / cx, y / cy)];
+            let [a, b, c] = [
+                sample(0, x, y),
+                sample(1, x / cx, y / cy),
+                sample(2, x / cx, y / cy),
+            ];
             if format.sampling() == Sampling::Rgb {
                 out.extend([a as u8, b as u8, c as u8]);
                 continue;
@@ -204,7 +224,9 @@ pub fn write_png(geometry: Geometry, wire: &[u8], path: &Path) -> io::Result<()>
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header().map_err(io::Error::other)?;
-    writer.write_image_data(&to_rgb(geometry, wire)).map_err(io::Error::other)
+    writer
+        .write_image_data(&to_rgb(geometry, wire))
+        .map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -221,15 +243,27 @@ mod tests {
             out
         };
         assert_eq!(wire(PixelFormat::Yuv422b8, &[1, 2, 3, 4]), [3, 1, 4, 2]);
-        assert_eq!(wire(PixelFormat::Yuv420b8, &[1, 2, 3, 4, 5, 6]), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            wire(PixelFormat::Yuv420b8, &[1, 2, 3, 4, 5, 6]),
+            [1, 2, 3, 4, 5, 6]
+        );
         assert_eq!(wire(PixelFormat::Rgb8, &[1, 2, 3, 4, 5, 6]), [1, 3, 5, 2, 4, 6]);
         // Cb 0x3ff, Y 0, Cr 0x3ff, Y 1: 1111111111 0000000000 1111111111 0000000001.
-        assert_eq!(wire(PixelFormat::Yuv422b10, &[0, 0, 1, 0, 0xff, 3, 0xff, 3]), [0xff, 0xc0, 0x0f, 0xfc, 0x01]);
+        assert_eq!(
+            wire(PixelFormat::Yuv422b10, &[0, 0, 1, 0, 0xff, 3, 0xff, 3]),
+            [0xff, 0xc0, 0x0f, 0xfc, 0x01]
+        );
     }
 
     #[test]
     fn colours_are_right() {
-        let rgb = |format, planes| to_rgb(Geometry::new(4, 2, format).expect("a size"), &solid(format, planes).repeat(8))[..3].to_vec();
+        let rgb = |format, planes| {
+            to_rgb(
+                Geometry::new(4, 2, format).expect("a size"),
+                &solid(format, planes).repeat(8),
+            )[..3]
+                .to_vec()
+        };
         assert_eq!(rgb(PixelFormat::Rgb8, [10, 20, 30]), [10, 20, 30]);
         assert_eq!(rgb(PixelFormat::Yuv422b8, [235, 128, 128]), [255, 255, 255]);
         assert_eq!(rgb(PixelFormat::Yuv444b8, [16, 128, 128]), [0, 0, 0]);

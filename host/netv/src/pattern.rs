@@ -19,8 +19,16 @@ use crate::convert::solid;
 const BITS: usize = 16;
 /// Rows of the strip, at most a quarter of a part.
 const STRIP_ROWS: usize = 16;
-const RGB: [[u16; 3]; 8] =
-    [[191, 191, 191], [191, 191, 0], [0, 191, 191], [0, 191, 0], [191, 0, 191], [191, 0, 0], [0, 0, 191], [0, 0, 0]];
+const RGB: [[u16; 3]; 8] = [
+    [191, 191, 191],
+    [191, 191, 0],
+    [0, 191, 191],
+    [0, 191, 0],
+    [191, 0, 191],
+    [191, 0, 0],
+    [0, 0, 191],
+    [0, 0, 0],
+];
 const YCBCR: [[u16; 3]; 8] = [
     [180, 128, 128],
     [168, 44, 136],
@@ -44,7 +52,11 @@ pub struct Pattern {
 
 fn colour(geometry: Geometry, bar: usize) -> Vec<u8> {
     let scale = if geometry.format().bits() == 10 { 4 } else { 1 };
-    let table = if geometry.format().sampling() == Sampling::Rgb { RGB } else { YCBCR };
+    let table = if geometry.format().sampling() == Sampling::Rgb {
+        RGB
+    } else {
+        YCBCR
+    };
     solid(geometry.format(), table[bar % 8].map(|v| v * scale))
 }
 
@@ -82,14 +94,21 @@ impl Pattern {
         let (geometry, all) = (self.geometry, groups(self.geometry));
         let group = geometry.format().group_bytes() as usize;
         let shift = (number % 64) as usize * all / 64 * group;
-        let row = self.bars.get(shift..shift + geometry.row_bytes()).unwrap_or_default();
+        let row = self
+            .bars
+            .get(shift..shift + geometry.row_bytes())
+            .unwrap_or_default();
         out.clear();
         for _ in 0..geometry.rows() {
             out.extend_from_slice(row);
         }
         let mut strip = Vec::with_capacity(geometry.row_bytes());
         for bit in 0..BITS {
-            let colour = if number >> bit & 1 == 1 { &self.light } else { &self.dark };
+            let colour = if number >> bit & 1 == 1 {
+                &self.light
+            } else {
+                &self.dark
+            };
             block(geometry, bit).for_each(|_| strip.extend_from_slice(colour));
         }
         for part in 0..self.parts {
@@ -138,7 +157,11 @@ mod tests {
                 assert_eq!(picture.len(), geometry.bytes());
                 for part in 0..3 {
                     let (part, range) = geometry.part(part, 3).expect("a part");
-                    assert_eq!(pattern_number(part, &picture[range]), Some(number as u16), "{format}");
+                    assert_eq!(
+                        pattern_number(part, &picture[range]),
+                        Some(number as u16),
+                        "{format}"
+                    );
                 }
             }
             assert_eq!(pattern_number(geometry, &vec![77; geometry.bytes()]), None);

@@ -22,7 +22,7 @@ use crate::PAYLOAD_TYPE;
 use crate::convert::{to_planar, write_png};
 use crate::error::NetvError;
 use crate::send::Prepare;
-use crate::sys::{Batch, real_ns, stamp_receives, receive_buffer};
+use crate::sys::{Batch, real_ns, receive_buffer, stamp_receives};
 use crate::y4m::Header;
 
 /// Receive buffer that is asked for, bytes.
@@ -127,7 +127,9 @@ impl Receiver {
     pub fn bind(config: RecvConfig) -> Result<Self, NetvError> {
         let count = u32::try_from(config.listen.len()).unwrap_or(u32::MAX);
         let parts = (0..count.max(1)).map(|i| config.geometry.part(i, count));
-        let parts = parts.collect::<Result<Vec<_>, _>>().map_err(|e| NetvError::BadInput(format!("--listen: {e}")))?;
+        let parts = parts
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| NetvError::BadInput(format!("--listen: {e}")))?;
         let mut sockets = Vec::new();
         for (address, _) in &config.listen {
             let what = format!("--listen {address}");
@@ -137,7 +139,11 @@ impl Receiver {
             socket.set_read_timeout(Some(NAP)).map_err(NetvError::io(what))?;
             sockets.push(socket);
         }
-        Ok(Self { config, sockets, parts })
+        Ok(Self {
+            config,
+            sockets,
+            parts,
+        })
     }
 
     /// The addresses that were bound.
@@ -146,7 +152,8 @@ impl Receiver {
     /// What the system says.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, NetvError> {
         let each = self.sockets.iter().map(UdpSocket::local_addr);
-        each.collect::<Result<_, _>>().map_err(NetvError::io("the bound addresses"))
+        each.collect::<Result<_, _>>()
+            .map_err(NetvError::io("the bound addresses"))
     }
 
     /// Receives until its end, or until it is stopped.
@@ -154,13 +161,21 @@ impl Receiver {
     /// # Errors
     /// What sockets or outputs give.
     pub fn run(self, stop: &Arc<AtomicBool>) -> Result<RecvReport, NetvError> {
-        let Self { mut config, sockets, parts } = self;
+        let Self {
+            mut config,
+            sockets,
+            parts,
+        } = self;
         let done = Arc::new(AtomicBool::new(false));
         // The kernel's stamps count from 1970, a run's time counts picoseconds of it: it begins a second ago.
         let zero_ns = real_ns().saturating_sub(1_000_000_000);
         let (to_screen, events) = sync_channel(QUEUE * sockets.len());
         let mut threads = Vec::new();
-        for (i, (socket, (_, prepare))) in sockets.into_iter().zip(std::mem::take(&mut config.listen)).enumerate() {
+        for (i, (socket, (_, prepare))) in sockets
+            .into_iter()
+            .zip(std::mem::take(&mut config.listen))
+            .enumerate()
+        {
             let (geometry, _) = parts[i];
             let (to_screen, done) = (to_screen.clone(), Arc::clone(&done));
             let thread = std::thread::Builder::new().name(format!("part-{i}"));
@@ -173,7 +188,10 @@ impl Receiver {
         done.store(true, Ordering::Relaxed);
         // A thread that waits for room in the queue finds it closed.
         drop(events);
-        let reports = threads.into_iter().map(JoinHandle::join).map(Result::unwrap_or_default);
+        let reports = threads
+            .into_iter()
+            .map(JoinHandle::join)
+            .map(Result::unwrap_or_default);
         let mut report = screen.report(stop.load(Ordering::Relaxed));
         report.parts = reports.collect();
         shown.map(|()| report)
@@ -198,21 +216,34 @@ fn assemble(
         let mut whole = Vec::new();
         let took = batch.receive(socket, |bytes, stamp_ns| {
             // Refused datagrams are counted by the assembler.
-            if let Ok(Some(part)) = assembler.handle(PicoTime::from_ns(stamp_ns.saturating_sub(zero_ns)), bytes) {
+            if let Ok(Some(part)) =
+                assembler.handle(PicoTime::from_ns(stamp_ns.saturating_sub(zero_ns)), bytes)
+            {
                 whole.push(part);
             }
         });
         if let Err(e) = took {
             failed = Some(NetvError::io("receiving video")(e));
         }
-        if whole.into_iter().any(|part| to_screen.send(Event::Part(index, part)).is_err()) {
+        if whole
+            .into_iter()
+            .any(|part| to_screen.send(Event::Part(index, part)).is_err())
+        {
             break;
         }
     }
     if let Some(failed) = failed {
         let _ = to_screen.send(Event::Failed(failed));
     }
-    let AssemblerCounts { datagrams, refused, late, duplicate, pictures, incomplete, .. } = assembler.counts();
+    let AssemblerCounts {
+        datagrams,
+        refused,
+        late,
+        duplicate,
+        pictures,
+        incomplete,
+        ..
+    } = assembler.counts();
     PartReceived {
         listen: socket.local_addr().map(|a| a.to_string()).unwrap_or_default(),
         datagrams,
@@ -242,7 +273,11 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(config: RecvConfig, parts: Vec<(Geometry, std::ops::Range<usize>)>, zero_ns: u64) -> Result<Self, NetvError> {
+    fn new(
+        config: RecvConfig,
+        parts: Vec<(Geometry, std::ops::Range<usize>)>,
+        zero_ns: u64,
+    ) -> Result<Self, NetvError> {
         let mut screen = Self {
             joiner: Joiner::new(parts.len(), config.wait),
             ranges: parts.into_iter().map(|(_, range)| range).collect(),
@@ -256,9 +291,13 @@ impl Screen {
             last_ns: 0,
             config,
         };
-        let header = Header { geometry: screen.config.geometry, rate: screen.config.rate };
+        let header = Header {
+            geometry: screen.config.geometry,
+            rate: screen.config.rate,
+        };
         if let (Some(out), Some(line)) = (&mut screen.config.output.video, header.line()) {
-            out.write_all(line.as_bytes()).map_err(NetvError::io("writing video"))?;
+            out.write_all(line.as_bytes())
+                .map_err(NetvError::io("writing video"))?;
         }
         Ok(screen)
     }
@@ -271,10 +310,14 @@ impl Screen {
             let over = |limit: Option<Duration>, since: u64| {
                 limit.is_some_and(|l| u128::from(now.saturating_sub(since)) >= l.as_nanos())
             };
-            if over(self.config.time, start_ns) || (self.first_ns.is_some() && over(self.config.idle, came_ns)) {
+            if over(self.config.time, start_ns)
+                || (self.first_ns.is_some() && over(self.config.idle, came_ns))
+            {
                 break;
             }
-            let next = self.joiner.next_wakeup().map_or(NAP, |at| Duration::from_nanos((at.as_ns_ceil() + self.zero_ns).saturating_sub(now)));
+            let next = self.joiner.next_wakeup().map_or(NAP, |at| {
+                Duration::from_nanos((at.as_ns_ceil() + self.zero_ns).saturating_sub(now))
+            });
             match events.recv_timeout(next.min(NAP)) {
                 Ok(Event::Part(index, part)) => {
                     came_ns = now;
@@ -311,7 +354,10 @@ impl Screen {
     }
 
     fn put(&mut self, index: usize, part: &[u8]) {
-        if let Some(place) = self.ranges.get(index).and_then(|r| self.picture.get_mut(r.clone()))
+        if let Some(place) = self
+            .ranges
+            .get(index)
+            .and_then(|r| self.picture.get_mut(r.clone()))
             && place.len() == part.len()
         {
             place.copy_from_slice(part);
@@ -321,7 +367,10 @@ impl Screen {
     fn show(&mut self) -> Result<(), NetvError> {
         while self.config.pictures.is_none_or(|n| self.shown < n) {
             let now_ns = real_ns();
-            let Some(shown) = self.joiner.poll(PicoTime::from_ns(now_ns.saturating_sub(self.zero_ns))) else {
+            let Some(shown) = self
+                .joiner
+                .poll(PicoTime::from_ns(now_ns.saturating_sub(self.zero_ns)))
+            else {
                 return Ok(());
             };
             for index in 0..self.ranges.len() {
@@ -348,12 +397,16 @@ impl Screen {
     }
 
     fn write(&mut self) -> Result<(), NetvError> {
-        let header = Header { geometry: self.config.geometry, rate: self.config.rate };
+        let header = Header {
+            geometry: self.config.geometry,
+            rate: self.config.rate,
+        };
         let Some(out) = &mut self.config.output.video else {
             return Ok(());
         };
         let written = if header.line().is_some() {
-            out.write_all(b"FRAME\n").and_then(|()| out.write_all(&to_planar(self.config.geometry, &self.picture)))
+            out.write_all(b"FRAME\n")
+                .and_then(|()| out.write_all(&to_planar(self.config.geometry, &self.picture)))
         } else {
             out.write_all(&self.picture)
         };
@@ -369,7 +422,12 @@ impl Screen {
     }
 
     fn report(&self, interrupted: bool) -> RecvReport {
-        let JoinCounts { whole, torn, late_parts, .. } = self.joiner.counts();
+        let JoinCounts {
+            whole,
+            torn,
+            late_parts,
+            ..
+        } = self.joiner.counts();
         let lasted = self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns));
         let spread = self.spread.summary();
         let us = |ns: u64| ns as f64 / 1e3;
@@ -378,7 +436,11 @@ impl Screen {
             whole,
             torn,
             late_parts,
-            rate_fps: if lasted > 0 { (self.shown - 1) as f64 * 1e9 / lasted as f64 } else { 0.0 },
+            rate_fps: if lasted > 0 {
+                (self.shown - 1) as f64 * 1e9 / lasted as f64
+            } else {
+                0.0
+            },
             alignment_p50_us: us(spread.p50),
             alignment_p99_us: us(spread.p99),
             alignment_max_us: us(spread.max),

@@ -21,7 +21,11 @@ pub fn sdp(part: Geometry, rate: (u32, u32), to: SocketAddr, name: &str) -> Stri
     let kind = if to.is_ipv4() { "IP4" } else { "IP6" };
     let (ip, port) = (to.ip(), to.port());
     let name: String = name.chars().filter(|c| !c.is_control()).collect();
-    let fps = if rate.1 == 1 { rate.0.to_string() } else { format!("{}/{}", rate.0, rate.1) };
+    let fps = if rate.1 == 1 {
+        rate.0.to_string()
+    } else {
+        format!("{}/{}", rate.0, rate.1)
+    };
     format!(
         "v=0\r\no=- 0 0 IN {kind} {ip}\r\ns={name}\r\nc=IN {kind} {ip}\r\nt=0 0\r\nm=video {port} RTP/AVP {PAYLOAD_TYPE}\r\n\
          a=rtpmap:{PAYLOAD_TYPE} raw/{RTP_HZ}\r\n\

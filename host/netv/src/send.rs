@@ -136,8 +136,13 @@ pub fn send(config: SendConfig, mut source: Source, stop: &Arc<AtomicBool>) -> R
         let index = i as u32;
         let split = config.geometry.part(index, count);
         let (geometry, range) = split.map_err(|e| NetvError::BadInput(format!("--to: {e}")))?;
-        let packetizer =
-            Packetizer::new(geometry, config.datagram_bytes, PAYLOAD_TYPE, config.ssrc.wrapping_add(index), 0);
+        let packetizer = Packetizer::new(
+            geometry,
+            config.datagram_bytes,
+            PAYLOAD_TYPE,
+            config.ssrc.wrapping_add(index),
+            0,
+        );
         let part = PartSender {
             socket: connect(&target)?,
             to: target.to,
@@ -151,7 +156,9 @@ pub fn send(config: SendConfig, mut source: Source, stop: &Arc<AtomicBool>) -> R
         };
         let (to_part, from_source) = sync_channel::<Picture>(AHEAD);
         let thread = std::thread::Builder::new().name(format!("part-{i}"));
-        let handle = thread.spawn(move || part.run(&from_source)).map_err(NetvError::io("starting a thread"))?;
+        let handle = thread
+            .spawn(move || part.run(&from_source))
+            .map_err(NetvError::io("starting a thread"))?;
         threads.push((to_part, handle));
     }
     let (links, handles): (Vec<SyncSender<Picture>>, Vec<_>) = threads.into_iter().unzip();
@@ -160,12 +167,18 @@ pub fn send(config: SendConfig, mut source: Source, stop: &Arc<AtomicBool>) -> R
     let mut parts = Vec::new();
     let (mut rate_fps, mut frame_rate_bps) = (f64::INFINITY, 0);
     for handle in handles {
-        let joined = handle.join().map_err(|_| NetvError::BadInput("a part's thread ended by itself".into()))?;
+        let joined = handle
+            .join()
+            .map_err(|_| NetvError::BadInput("a part's thread ended by itself".into()))?;
         let (sent, first_ns, last_ns) = joined?;
         let lasted = last_ns.saturating_sub(first_ns);
         // From the first datagram of the first picture to the last of the last is almost a picture more.
         let periods = sent.pictures as f64 - 0.05;
-        rate_fps = rate_fps.min(if lasted > 0 { periods * 1e9 / lasted as f64 } else { 0.0 });
+        rate_fps = rate_fps.min(if lasted > 0 {
+            periods * 1e9 / lasted as f64
+        } else {
+            0.0
+        });
         let bps = BitRate::of(sent.frame_bytes, PicoDuration::from_ns(lasted)).map_or(0, BitRate::bps);
         frame_rate_bps += bps;
         parts.push(sent);
@@ -200,7 +213,10 @@ fn feed(
         late += u64::from(now_ns() > epoch.mono_ns(due(number, rate)));
         let picture = Arc::new(picture);
         // A part that ended with an error has closed its end; its thread tells why.
-        if links.iter().any(|l| l.send((number, Arc::clone(&picture))).is_err()) {
+        if links
+            .iter()
+            .any(|l| l.send((number, Arc::clone(&picture))).is_err())
+        {
             break;
         }
         number += 1;
@@ -210,7 +226,11 @@ fn feed(
 
 fn connect(target: &PartTarget) -> Result<UdpSocket, NetvError> {
     let v6 = target.to.is_ipv6();
-    let any: SocketAddr = if v6 { ([0u16; 8], 0).into() } else { ([0, 0, 0, 0], 0).into() };
+    let any: SocketAddr = if v6 {
+        ([0u16; 8], 0).into()
+    } else {
+        ([0, 0, 0, 0], 0).into()
+    };
     let from = target.from.unwrap_or(any);
     let what = format!("a socket from {from} to {}", target.to);
     let socket = UdpSocket::bind(from).map_err(NetvError::io(what.clone()))?;
@@ -242,7 +262,8 @@ impl PartSender {
         let (count, bytes) = self.packetizer.per_picture();
         let pace = pace(bytes + count * overhead, self.rate);
         let pace = pace.ok_or_else(|| NetvError::BadInput("--fps: too slow to pace".into()))?;
-        let mut pacer = ByteClockPacer::new(pace).map_err(|e| NetvError::BadInput(format!("--fps, --size: {e}")))?;
+        let mut pacer =
+            ByteClockPacer::new(pace).map_err(|e| NetvError::BadInput(format!("--fps, --size: {e}")))?;
         let mut sent = PartSent {
             to: self.to.to_string(),
             lines: self.lines,
@@ -257,7 +278,9 @@ impl PartSender {
             let (mut cursor, ready) = (Cursor::default(), due(number, self.rate));
             while self.packetizer.next(&mut cursor, stamp, part, &mut datagram) {
                 let len = datagram.len() as u64 + overhead;
-                let slot_ns = self.epoch.mono_ns(pacer.depart(ready, FrameBytes::new(len)).start);
+                let slot_ns = self
+                    .epoch
+                    .mono_ns(pacer.depart(ready, FrameBytes::new(len)).start);
                 if !wait(slot_ns, &self.stop) {
                     break;
                 }

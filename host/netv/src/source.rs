@@ -40,7 +40,9 @@ fn line(from: &mut dyn BufRead) -> Result<Option<Vec<u8>>, NetvError> {
         return Ok(None);
     }
     if line.pop() != Some(b'\n') {
-        return Err(NetvError::BadInput(format!("y4m: a line of more than {MAX_HEADER} bytes, or one that ends too early")));
+        return Err(NetvError::BadInput(format!(
+            "y4m: a line of more than {MAX_HEADER} bytes, or one that ends too early"
+        )));
     }
     Ok(Some(line))
 }
@@ -51,7 +53,8 @@ impl Source {
     /// # Errors
     /// A header that is none.
     pub fn y4m(mut from: Box<dyn BufRead + Send>) -> Result<Self, NetvError> {
-        let first = line(&mut *from)?.ok_or_else(|| NetvError::BadInput("y4m: the source is empty".into()))?;
+        let first =
+            line(&mut *from)?.ok_or_else(|| NetvError::BadInput("y4m: the source is empty".into()))?;
         let header = parse_header(&first)?;
         Ok(Self::Y4m {
             from,
@@ -72,17 +75,25 @@ impl Source {
                     return Ok(false);
                 };
                 if start != b"FRAME" && !start.starts_with(b"FRAME ") {
-                    return Err(NetvError::BadInput(format!("y4m: picture {number} does not begin with FRAME")));
+                    return Err(NetvError::BadInput(format!(
+                        "y4m: picture {number} does not begin with FRAME"
+                    )));
                 }
-                from.read_exact(planar).map_err(NetvError::io(format!("y4m: picture {number}")))?;
+                from.read_exact(planar)
+                    .map_err(NetvError::io(format!("y4m: picture {number}")))?;
                 to_wire(header.geometry, planar, out);
             }
             Self::Raw { from, geometry } => {
-                if from.fill_buf().map_err(NetvError::io("reading video"))?.is_empty() {
+                if from
+                    .fill_buf()
+                    .map_err(NetvError::io("reading video"))?
+                    .is_empty()
+                {
                     return Ok(false);
                 }
                 out.resize(geometry.bytes(), 0);
-                from.read_exact(out).map_err(NetvError::io(format!("raw video: picture {number}")))?;
+                from.read_exact(out)
+                    .map_err(NetvError::io(format!("raw video: picture {number}")))?;
             }
         }
         Ok(true)

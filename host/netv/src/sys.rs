@@ -22,7 +22,11 @@ fn set_int(socket: &UdpSocket, level: i32, name: i32, value: libc::c_int) -> io:
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Receive stamps of the kernel.
@@ -39,9 +43,19 @@ pub(crate) fn receive_buffer(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
 /// Datagrams are never fragmented: one that is larger than the path's MTU is refused with `EMSGSIZE`.
 pub(crate) fn never_fragment(socket: &UdpSocket, v6: bool) -> io::Result<()> {
     if v6 {
-        set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+        set_int(
+            socket,
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        )
     } else {
-        set_int(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+        set_int(
+            socket,
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        )
     }
 }
 
@@ -70,12 +84,20 @@ impl Batch {
 
     /// Waits for a datagram (as long as the socket's read timeout), takes what else is there and calls `each` with
     /// the bytes and the kernel's stamp (`CLOCK_REALTIME`, ns). Returns how many came.
-    pub(crate) fn receive(&mut self, socket: &UdpSocket, mut each: impl FnMut(&[u8], u64)) -> io::Result<usize> {
+    pub(crate) fn receive(
+        &mut self,
+        socket: &UdpSocket,
+        mut each: impl FnMut(&[u8], u64),
+    ) -> io::Result<usize> {
         // SAFETY: all-zero `iovec`s and `mmsghdr`s are valid; the pointers are filled in below.
         let mut vectors: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        let buffers = self.bytes.iter_mut().zip(self.ancillary.iter_mut()).zip(&mut vectors);
+        let buffers = self
+            .bytes
+            .iter_mut()
+            .zip(self.ancillary.iter_mut())
+            .zip(&mut vectors);
         for (header, ((bytes, ancillary), vector)) in headers.iter_mut().zip(buffers) {
             vector.iov_base = bytes.as_mut_ptr().cast();
             vector.iov_len = bytes.len();
@@ -98,7 +120,9 @@ impl Batch {
         if count < 0 {
             let e = io::Error::last_os_error();
             return match e.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused => Ok(0),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused => {
+                    Ok(0)
+                }
                 _ => Err(e),
             };
         }

@@ -31,7 +31,9 @@ pub fn parse_header(line: &[u8]) -> Result<Header, NetvError> {
     let text = std::str::from_utf8(line).map_err(|_| bad("not text".into()))?;
     let mut words = text.split(' ');
     if words.next() != Some(MAGIC) || line.len() > MAX_HEADER {
-        return Err(bad(format!("a line of up to {MAX_HEADER} bytes that begins with {MAGIC} is valid")));
+        return Err(bad(format!(
+            "a line of up to {MAX_HEADER} bytes that begins with {MAGIC} is valid"
+        )));
     }
     let (mut width, mut height, mut rate, mut format) = (None, None, None, PixelFormat::Yuv420b8);
     for word in words.filter(|w| !w.is_empty()) {
@@ -40,11 +42,15 @@ pub fn parse_header(line: &[u8]) -> Result<Header, NetvError> {
             "W" => width = value.parse().ok(),
             "H" => height = value.parse().ok(),
             "F" => {
-                let parts = value.split_once(':').and_then(|(n, d)| Some((n.parse().ok()?, d.parse().ok()?)));
+                let parts = value
+                    .split_once(':')
+                    .and_then(|(n, d)| Some((n.parse().ok()?, d.parse().ok()?)));
                 rate = parts.filter(|(n, d): &(u32, u32)| *n > 0 && *d > 0);
             }
             "I" if !["p", "?"].contains(&value) => {
-                return Err(bad(format!("{word}: interlaced video is not carried; Ip is valid")));
+                return Err(bad(format!(
+                    "{word}: interlaced video is not carried; Ip is valid"
+                )));
             }
             "C" => {
                 format = match value {
@@ -53,14 +59,20 @@ pub fn parse_header(line: &[u8]) -> Result<Header, NetvError> {
                     "422p10" => PixelFormat::Yuv422b10,
                     "444" => PixelFormat::Yuv444b8,
                     "444p10" => PixelFormat::Yuv444b10,
-                    _ => return Err(bad(format!("{word}: C420, C422, C422p10, C444 or C444p10 is valid"))),
+                    _ => {
+                        return Err(bad(format!(
+                            "{word}: C420, C422, C422p10, C444 or C444p10 is valid"
+                        )));
+                    }
                 }
             }
             _ => {}
         }
     }
     let (Some(width), Some(height), Some(rate)) = (width, height, rate) else {
-        return Err(bad("W, H and F with numbers above zero are needed, such as W1920 H1080 F30:1".into()));
+        return Err(bad(
+            "W, H and F with numbers above zero are needed, such as W1920 H1080 F30:1".into(),
+        ));
     };
     let geometry = Geometry::new(width, height, format).map_err(|e| bad(e.to_string()))?;
     Ok(Header { geometry, rate })
@@ -90,12 +102,21 @@ mod tests {
 
     #[test]
     fn headers_are_read_and_refused() {
-        let header = parse_header(b"YUV4MPEG2 W720 H576 F25:1 Ip A59:54 C420jpeg XYSCSS=420JPEG").expect("a header");
+        let header =
+            parse_header(b"YUV4MPEG2 W720 H576 F25:1 Ip A59:54 C420jpeg XYSCSS=420JPEG").expect("a header");
         assert_eq!((header.geometry.width(), header.rate), (720, (25, 1)));
         assert_eq!(header.geometry.format(), PixelFormat::Yuv420b8);
         for bad in [
-            "", "YUV4MPEG", "YUV4MPEG2 W2 H2", "YUV4MPEG2 W2 H2 F0:1", "YUV4MPEG2 W2 H2 F25", "YUV4MPEG2 W3 H2 F25:1 C420",
-            "YUV4MPEG2 W2 H2 F25:1 It", "YUV4MPEG2 W2 H2 F25:1 Cmono", "YUV4MPEG2 W99999 H2 F25:1", "YUV4MPEG2 W-2 H2 F25:1",
+            "",
+            "YUV4MPEG",
+            "YUV4MPEG2 W2 H2",
+            "YUV4MPEG2 W2 H2 F0:1",
+            "YUV4MPEG2 W2 H2 F25",
+            "YUV4MPEG2 W3 H2 F25:1 C420",
+            "YUV4MPEG2 W2 H2 F25:1 It",
+            "YUV4MPEG2 W2 H2 F25:1 Cmono",
+            "YUV4MPEG2 W99999 H2 F25:1",
+            "YUV4MPEG2 W-2 H2 F25:1",
         ] {
             let error = parse_header(bad.as_bytes()).expect_err(bad);
             assert!(error.is_bad_input(), "{bad}: {error}");

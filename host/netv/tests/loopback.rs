@@ -46,7 +46,14 @@ fn send_config(geometry: Geometry, to: &[SocketAddr], pictures: Option<u64>) -> 
     SendConfig {
         geometry,
         rate: (25, 1),
-        parts: to.iter().map(|to| PartTarget { to: *to, from: None, prepare: None }).collect(),
+        parts: to
+            .iter()
+            .map(|to| PartTarget {
+                to: *to,
+                from: None,
+                prepare: None,
+            })
+            .collect(),
         datagram_bytes: 1_200,
         pictures,
         ssrc: 7,
@@ -56,7 +63,10 @@ fn send_config(geometry: Geometry, to: &[SocketAddr], pictures: Option<u64>) -> 
 /// Sends from `source` and gives both reports and what was written.
 fn run(geometry: Geometry, parts: usize, pictures: u64, source: Source) -> (SendReport, RecvReport, Vec<u8>) {
     let kept = Kept::default();
-    let output = Output { video: Some(Box::new(kept.clone())), ..Output::default() };
+    let output = Output {
+        video: Some(Box::new(kept.clone())),
+        ..Output::default()
+    };
     let receiver = Receiver::bind(recv_config(geometry, parts, pictures, output)).expect("a receiver");
     let to = receiver.addresses().expect("addresses");
     let stop = Arc::new(AtomicBool::new(false));
@@ -72,7 +82,11 @@ fn run(geometry: Geometry, parts: usize, pictures: u64, source: Source) -> (Send
 fn a_pattern_arrives_in_its_parts() {
     let geometry = Geometry::new(320, 90, PixelFormat::Yuv422b10).expect("a size");
     let (sent, received, bytes) = run(geometry, 2, 8, Source::Pattern(Pattern::new(geometry, 2)));
-    assert_eq!((sent.pictures, received.shown, received.whole, received.torn), (8, 8, 8, 0), "{received:?}");
+    assert_eq!(
+        (sent.pictures, received.shown, received.whole, received.torn),
+        (8, 8, 8, 0),
+        "{received:?}"
+    );
     let head = b"YUV4MPEG2 W320 H90 F25:1 Ip A1:1 C422p10 XYSCSS=422P10\n";
     assert!(bytes.starts_with(head));
     let pattern = Pattern::new(geometry, 2);
@@ -90,13 +104,21 @@ fn a_pattern_arrives_in_its_parts() {
         at += 6 + planar.len();
     }
     assert_eq!(at, bytes.len());
-    assert!(received.parts.iter().all(|p| p.whole == 8 && p.incomplete == 0 && p.refused_datagrams == 0), "{received:?}");
+    assert!(
+        received
+            .parts
+            .iter()
+            .all(|p| p.whole == 8 && p.incomplete == 0 && p.refused_datagrams == 0),
+        "{received:?}"
+    );
 }
 
 #[test]
 fn raw_rgb_goes_through_as_it_is() {
     let geometry = Geometry::new(33, 17, PixelFormat::Rgb8).expect("a size");
-    let raw: Vec<u8> = (0..3 * geometry.bytes()).map(|i| (i * 7 + i / 256) as u8).collect();
+    let raw: Vec<u8> = (0..3 * geometry.bytes())
+        .map(|i| (i * 7 + i / 256) as u8)
+        .collect();
     let from = Box::new(std::io::Cursor::new(raw.clone()));
     let (_, received, bytes) = run(geometry, 3, 3, Source::Raw { from, geometry });
     assert_eq!(received.torn, 0);
@@ -107,12 +129,17 @@ fn raw_rgb_goes_through_as_it_is() {
 fn garbage_is_counted_and_changes_nothing() {
     let geometry = Geometry::new(64, 16, PixelFormat::Yuv420b8).expect("a size");
     let kept = Kept::default();
-    let output = Output { video: Some(Box::new(kept.clone())), ..Output::default() };
+    let output = Output {
+        video: Some(Box::new(kept.clone())),
+        ..Output::default()
+    };
     let receiver = Receiver::bind(recv_config(geometry, 1, 2, output)).expect("a receiver");
     let to = receiver.addresses().expect("addresses");
     let garbage = UdpSocket::bind(SocketAddr::from(LOCAL)).expect("a socket");
     for i in 0..50usize {
-        garbage.send_to(&vec![i as u8 | 0x80; 3 * i], to[0]).expect("sent");
+        garbage
+            .send_to(&vec![i as u8 | 0x80; 3 * i], to[0])
+            .expect("sent");
     }
     let stop = Arc::new(AtomicBool::new(false));
     let receiving = std::thread::spawn(move || receiver.run(&stop));
@@ -120,7 +147,10 @@ fn garbage_is_counted_and_changes_nothing() {
     let pattern = Source::Pattern(Pattern::new(geometry, 1));
     send(send_config(geometry, &to, Some(2)), pattern, &never).expect("sent");
     let received = receiving.join().expect("a thread").expect("received");
-    assert_eq!((received.whole, received.torn, received.parts[0].refused_datagrams), (2, 0, 50));
+    assert_eq!(
+        (received.whole, received.torn, received.parts[0].refused_datagrams),
+        (2, 0, 50)
+    );
 }
 
 #[test]
@@ -128,7 +158,10 @@ fn a_part_that_does_not_come_tears_the_picture() {
     let geometry = Geometry::new(64, 16, PixelFormat::Rgb8).expect("a size");
     let here = tempfile::tempdir().expect("a folder");
     let png = here.path().join("torn.png");
-    let output = Output { snapshot: Some(png.clone()), ..Output::default() };
+    let output = Output {
+        snapshot: Some(png.clone()),
+        ..Output::default()
+    };
     let mut config = recv_config(geometry, 2, 3, output);
     config.wait = PicoDuration::from_ms(5);
     let receiver = Receiver::bind(config).expect("a receiver");

@@ -32,7 +32,9 @@ pub struct Binding {
 /// No processing units, ones that this process may not use, or a refusal of the system.
 pub fn bind(machine: &Machine, binding: &Binding) -> Result<Vec<String>, RailError> {
     if !machine.here {
-        return Err(RailError::BadInput("a topology from a file or a description cannot be bound to".into()));
+        return Err(RailError::BadInput(
+            "a topology from a file or a description cannot be bound to".into(),
+        ));
     }
     let mut notes = Vec::new();
     let topology = Topology::new().map_err(|e| RailError::Hwloc(e.to_string()))?;
@@ -41,14 +43,20 @@ pub fn bind(machine: &Machine, binding: &Binding) -> Result<Vec<String>, RailErr
         pus.set(pu as usize);
     }
     if pus.is_empty() {
-        return Err(RailError::BadInput("a rail without processing units cannot be bound to".into()));
+        return Err(RailError::BadInput(
+            "a rail without processing units cannot be bound to".into(),
+        ));
     }
     topology
         .bind_cpu(&pus, CpuBindingFlags::THREAD)
         .map_err(|e| RailError::Hwloc(format!("processing units {:?}: {e}", binding.pus)))?;
     let mut nodes = NodeSet::new();
     nodes.set(binding.memory_node as usize);
-    let memory = topology.bind_memory(&nodes, MemoryBindingPolicy::Bind, MemoryBindingFlags::THREAD | MemoryBindingFlags::STRICT);
+    let memory = topology.bind_memory(
+        &nodes,
+        MemoryBindingPolicy::Bind,
+        MemoryBindingFlags::THREAD | MemoryBindingFlags::STRICT,
+    );
     if let Err(e) = memory {
         let text = format!("memory of node {}: {e}", binding.memory_node);
         if machine.nodes.len() > 1 {
@@ -79,7 +87,9 @@ pub fn find(machine: &Machine, name: &str, interface: Option<&str>) -> Result<Ra
     } else {
         all.iter().find(|r| r.is_called(name))
     };
-    found.cloned().ok_or_else(|| RailError::BadInput(format!("rail {name:?}: there is none; valid: auto, {}", known())))
+    found
+        .cloned()
+        .ok_or_else(|| RailError::BadInput(format!("rail {name:?}: there is none; valid: auto, {}", known())))
 }
 
 /// The interface of this host that has an address.

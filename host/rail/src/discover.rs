@@ -34,7 +34,12 @@ pub fn discover(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
     };
     let answer = in_child(work).map_err(RailError::io("a process that reads the topology"))?;
     let read: Option<Result<Machine, String>> = answer.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let fell = || Err("--topology: hwloc fell over reading it: it is damaged; `lstopo FILE.xml` writes one it can read".into());
+    let fell = || {
+        Err(
+            "--topology: hwloc fell over reading it: it is damaged; `lstopo FILE.xml` writes one it can read"
+                .into(),
+        )
+    };
     read.unwrap_or_else(fell).map_err(RailError::BadInput)
 }
 
@@ -42,9 +47,13 @@ pub fn discover(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
 fn check_file(source: &Source) -> Result<(), RailError> {
     let Source::Xml(path) = source else { return Ok(()) };
     let what = format!("--topology {}", path.display());
-    let length = std::fs::metadata(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?.len();
+    let length = std::fs::metadata(path)
+        .map_err(|e| RailError::BadInput(format!("{what}: {e}")))?
+        .len();
     if length > MAX_XML_BYTES {
-        return Err(RailError::BadInput(format!("{what}: {length} bytes; at most {MAX_XML_BYTES} are read")));
+        return Err(RailError::BadInput(format!(
+            "{what}: {length} bytes; at most {MAX_XML_BYTES} are read"
+        )));
     }
     Ok(())
 }
@@ -82,21 +91,30 @@ fn load(source: &Source) -> Result<Topology, RailError> {
         Source::Here => builder,
         Source::Xml(path) => {
             let what = format!("--topology {}", path.display());
-            let xml = std::fs::read_to_string(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?;
+            let xml =
+                std::fs::read_to_string(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?;
             let no = |e: &dyn std::fmt::Display| {
-                RailError::BadInput(format!("{what}: not a topology in hwloc's XML ({e}); `lstopo FILE.xml` writes one"))
+                RailError::BadInput(format!(
+                    "{what}: not a topology in hwloc's XML ({e}); `lstopo FILE.xml` writes one"
+                ))
             };
             builder.from_xml(&xml).map_err(|e| no(&e))?
         }
         Source::Synthetic(text) => builder.from_synthetic(text).map_err(|e| {
-            RailError::BadInput(format!("--topology synthetic:{text:.60}: {e}; see hwloc's synthetic topologies"))
+            RailError::BadInput(format!(
+                "--topology synthetic:{text:.60}: {e}; see hwloc's synthetic topologies"
+            ))
         })?,
     };
     let hwloc = |e: &dyn std::fmt::Display| RailError::Hwloc(e.to_string());
-    let builder = builder.with_io_type_filter(TypeFilter::KeepImportant).map_err(|e| hwloc(&e))?;
+    let builder = builder
+        .with_io_type_filter(TypeFilter::KeepImportant)
+        .map_err(|e| hwloc(&e))?;
     builder.build().map_err(|e| match source {
         Source::Here => hwloc(&e),
-        _ => RailError::BadInput(format!("--topology: hwloc cannot load it ({e}); `lstopo FILE.xml` writes one it can")),
+        _ => RailError::BadInput(format!(
+            "--topology: hwloc cannot load it ({e}); `lstopo FILE.xml` writes one it can"
+        )),
     })
 }
 
@@ -105,7 +123,10 @@ fn string(text: Option<&CStr>) -> Option<String> {
 }
 
 fn info(object: &TopologyObject, name: &str) -> Option<String> {
-    let found = object.infos().iter().find(|i| i.name().to_bytes() == name.as_bytes());
+    let found = object
+        .infos()
+        .iter()
+        .find(|i| i.name().to_bytes() == name.as_bytes());
     found.map(|i| i.value().to_string_lossy().into_owned())
 }
 
@@ -147,7 +168,11 @@ fn nodes(topology: &Topology) -> Vec<Node> {
     let numbers: Vec<u32> = nodes.iter().map(|n| n.node).collect();
     for node in &mut nodes {
         let of = |n: u32| objects.iter().find(|o| o.os_index() == Some(n as usize)).copied();
-        node.distances = distances(topology, of(node.node), &numbers.iter().filter_map(|n| of(*n)).collect::<Vec<_>>());
+        node.distances = distances(
+            topology,
+            of(node.node),
+            &numbers.iter().filter_map(|n| of(*n)).collect::<Vec<_>>(),
+        );
     }
     nodes
 }
@@ -159,9 +184,14 @@ fn distances(topology: &Topology, from: Option<&TopologyObject>, to: &[&Topology
     matrices
         .iter()
         .find_map(|m| {
-            let mine = || m.object_distances().filter(|((a, _), _)| a.and_then(TopologyObject::os_index) == from.os_index());
+            let mine = || {
+                m.object_distances()
+                    .filter(|((a, _), _)| a.and_then(TopologyObject::os_index) == from.os_index())
+            };
             let one = |to: &&TopologyObject| {
-                mine().find(|((_, b), _)| b.and_then(TopologyObject::os_index) == to.os_index()).map(|(_, d)| d)
+                mine()
+                    .find(|((_, b), _)| b.and_then(TopologyObject::os_index) == to.os_index())
+                    .map(|(_, d)| d)
             };
             to.iter().map(one).collect::<Option<Vec<u64>>>()
         })
@@ -187,7 +217,9 @@ fn cores(topology: &Topology) -> Vec<Core> {
             // nodes share (high bandwidth memory, CXL) has more.
             let near = with_memory.iter().filter(|(_, all)| all.contains(&core));
             let node = near.min_by_key(|(n, all)| (all.len(), *n)).map_or(0, |(n, _)| *n);
-            let package = object.ancestors().find(|a| a.object_type() == ObjectType::Package);
+            let package = object
+                .ancestors()
+                .find(|a| a.object_type() == ObjectType::Package);
             Some(Core {
                 core,
                 pus,
@@ -202,7 +234,11 @@ fn cores(topology: &Topology) -> Vec<Core> {
 }
 
 fn caches(topology: &Topology, cores: &mut [Core]) -> Vec<Cache> {
-    let kinds = [(ObjectType::L2Cache, 2), (ObjectType::L3Cache, 3), (ObjectType::L4Cache, 4)];
+    let kinds = [
+        (ObjectType::L2Cache, 2),
+        (ObjectType::L3Cache, 3),
+        (ObjectType::L4Cache, 4),
+    ];
     let mut caches = Vec::new();
     for (kind, level) in kinds {
         for object in topology.objects_with_type(kind) {
@@ -218,7 +254,12 @@ fn caches(topology: &Topology, cores: &mut [Core]) -> Vec<Cache> {
             for core in cores.iter_mut().filter(|c| below.contains(&c.core)) {
                 core.cache = Some(first_pu);
             }
-            caches.push(Cache { first_pu, level, bytes, cores: below });
+            caches.push(Cache {
+                first_pu,
+                level,
+                bytes,
+                cores: below,
+            });
         }
     }
     caches
@@ -230,8 +271,13 @@ fn cards(topology: &Topology, roots: Option<&Roots>) -> Vec<Card> {
         let Some(ObjectAttributes::PCIDevice(pci)) = object.attributes() else {
             continue;
         };
-        let address =
-            format!("{:04x}:{:02x}:{:02x}.{:x}", pci.domain(), pci.bus_id(), pci.bus_device(), pci.function());
+        let address = format!(
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            pci.domain(),
+            pci.bus_id(),
+            pci.bus_device(),
+            pci.function()
+        );
         let mut interfaces = interfaces_below(object);
         if let Some(roots) = roots {
             for name in roots.interface_names(&address) {
@@ -243,7 +289,11 @@ fn cards(topology: &Topology, roots: Option<&Roots>) -> Vec<Card> {
         if interfaces.is_empty() && pci.class_id() >> 8 != PCI_NETWORK {
             continue;
         }
-        let near = object.ancestors().find(|a| a.cpuset().is_some()).map(node_numbers).unwrap_or_default();
+        let near = object
+            .ancestors()
+            .find(|a| a.cpuset().is_some())
+            .map(node_numbers)
+            .unwrap_or_default();
         let node = match (near.as_slice(), roots.and_then(|r| r.numa_node(&address))) {
             (&[one], _) => Some(one),
             (_, sysfs) => sysfs,
@@ -259,7 +309,10 @@ fn cards(topology: &Topology, roots: Option<&Roots>) -> Vec<Card> {
                 .into_iter()
                 .map(|name| match roots {
                     Some(roots) => roots.interface(&name),
-                    None => Interface { name, ..Interface::default() },
+                    None => Interface {
+                        name,
+                        ..Interface::default()
+                    },
                 })
                 .collect(),
             interrupts: roots.map(|r| r.interrupts(&address)).unwrap_or_default(),
@@ -291,7 +344,9 @@ fn model(object: &TopologyObject, vendor: u16, device: u16) -> String {
 
 fn note_cards(machine: &mut Machine) {
     if machine.cards.is_empty() {
-        machine.notes.push("no network card is to be seen: rails are memory nodes with their cores".to_owned());
+        machine
+            .notes
+            .push("no network card is to be seen: rails are memory nodes with their cores".to_owned());
     }
     if machine.nodes.len() > 1 {
         for card in machine.cards.iter().filter(|c| c.node.is_none()) {

@@ -73,7 +73,10 @@ impl Steering {
             match fs::read_to_string(&file) {
                 Ok(before) => {
                     let before = before.trim().to_owned();
-                    undo.changes.push(Change { file: file.clone(), before });
+                    undo.changes.push(Change {
+                        file: file.clone(),
+                        before,
+                    });
                     todo.push((file, value));
                 }
                 Err(e) => refused.push(format!("{}: {e}", file.display())),
@@ -90,7 +93,9 @@ impl Steering {
         for (file, value) in todo {
             match fs::write(&file, &value) {
                 Ok(()) => steering.changed += 1,
-                Err(e) => steering.refused.push(format!("{} = {value}: {e}", file.display())),
+                Err(e) => steering
+                    .refused
+                    .push(format!("{} = {value}: {e}", file.display())),
             }
         }
         Ok(steering)
@@ -132,12 +137,16 @@ pub fn undo(roots: &Roots, undo_file: &Path) -> Result<(usize, Vec<String>), Rai
         return Err(bad(&"too long for an undo file of kuroshio rail"));
     }
     let text = fs::read_to_string(undo_file).map_err(|e| bad(&e))?;
-    let undo: Undo = serde_json::from_str(&text).map_err(|e| bad(&format!("not an undo file of kuroshio rail: {e}")))?;
+    let undo: Undo =
+        serde_json::from_str(&text).map_err(|e| bad(&format!("not an undo file of kuroshio rail: {e}")))?;
     if undo.boot != boot(roots) {
         return Err(bad(&"of another boot: there is nothing to bring back; remove it"));
     }
     if let Some(change) = undo.changes.iter().find(|c| !is_ours(roots, &c.file)) {
-        return Err(bad(&format!("names {}, which kuroshio rail never changes", change.file.display())));
+        return Err(bad(&format!(
+            "names {}, which kuroshio rail never changes",
+            change.file.display()
+        )));
     }
     let failed = restore(roots, &undo.changes);
     if failed.is_empty() {
@@ -146,7 +155,13 @@ pub fn undo(roots: &Roots, undo_file: &Path) -> Result<(usize, Vec<String>), Rai
     Ok((undo.changes.len() - failed.len(), failed))
 }
 
-fn wanted(roots: &Roots, machine: &Machine, rail: &Rail, interrupts: &[u32], stack: &[u32]) -> Vec<(PathBuf, String)> {
+fn wanted(
+    roots: &Roots,
+    machine: &Machine,
+    rail: &Rail,
+    interrupts: &[u32],
+    stack: &[u32],
+) -> Vec<(PathBuf, String)> {
     let card = machine.cards.iter().find(|c| Some(&c.pci) == rail.card.as_ref());
     let mut out = Vec::new();
     let Some(card) = card else { return out };
@@ -166,7 +181,11 @@ fn wanted(roots: &Roots, machine: &Machine, rail: &Rail, interrupts: &[u32], sta
 /// The kernel's text of a set of processing units: words of 32 bits in hexadecimal, the highest first.
 fn mask(pus: &[u32]) -> String {
     let words = pus.iter().max().map_or(1, |m| m / 32 + 1);
-    let word = |w: u32| pus.iter().filter(|p| **p / 32 == w).fold(0u32, |bits, p| bits | 1 << (p % 32));
+    let word = |w: u32| {
+        pus.iter()
+            .filter(|p| **p / 32 == w)
+            .fold(0u32, |bits, p| bits | 1 << (p % 32))
+    };
     let text: Vec<String> = (0..words).rev().map(|w| format!("{:08x}", word(w))).collect();
     text.join(",")
 }
@@ -174,7 +193,9 @@ fn mask(pus: &[u32]) -> String {
 /// Whether a path is one of those in the table above.
 fn is_ours(roots: &Roots, file: &Path) -> bool {
     let part = |p: &Path| -> Option<Vec<String>> {
-        p.iter().map(|s| s.to_str().filter(|s| *s != "..").map(str::to_owned)).collect()
+        p.iter()
+            .map(|s| s.to_str().filter(|s| *s != "..").map(str::to_owned))
+            .collect()
     };
     let irq = file.strip_prefix(roots.proc.join("irq")).ok().and_then(part);
     let net = file.strip_prefix(roots.sys.join("class/net")).ok().and_then(part);
@@ -190,14 +211,19 @@ fn is_ours(roots: &Roots, file: &Path) -> bool {
 }
 
 fn restore(roots: &Roots, changes: &[Change]) -> Vec<String> {
-    let each = changes.iter().filter(|c| is_ours(roots, &c.file)).filter_map(|c| {
-        // What is as it was (a refused change, too) is left alone.
-        let now = fs::read_to_string(&c.file).ok()?;
-        if now.trim() == c.before {
-            return None;
-        }
-        fs::write(&c.file, &c.before).err().map(|e| format!("{} = {}: {e}", c.file.display(), c.before))
-    });
+    let each = changes
+        .iter()
+        .filter(|c| is_ours(roots, &c.file))
+        .filter_map(|c| {
+            // What is as it was (a refused change, too) is left alone.
+            let now = fs::read_to_string(&c.file).ok()?;
+            if now.trim() == c.before {
+                return None;
+            }
+            fs::write(&c.file, &c.before)
+                .err()
+                .map(|e| format!("{} = {}: {e}", c.file.display(), c.before))
+        });
     each.collect()
 }
 
@@ -222,7 +248,9 @@ fn save(undo: &Undo, file: &Path) -> Result<(), RailError> {
         }
         Err(e) => return Err(RailError::io(what)(e)),
     };
-    out.write_all(&text).and_then(|()| out.sync_all()).map_err(RailError::io(what))
+    out.write_all(&text)
+        .and_then(|()| out.sync_all())
+        .map_err(RailError::io(what))
 }
 
 #[cfg(test)]
@@ -250,15 +278,25 @@ mod tests {
     #[test]
     fn interrupts_and_queues_go_and_come_back() {
         let here = tempfile::tempdir().expect("a folder");
-        let roots = Roots { sys: here.path().join("sys"), proc: here.path().join("proc") };
+        let roots = Roots {
+            sys: here.path().join("sys"),
+            proc: here.path().join("proc"),
+        };
         let queue = roots.queue_folder("eth7").join("rx-0/rps_cpus");
         for irq in [40, 41, 42] {
             put(&roots.irq_file(irq), "0-7\n");
         }
         put(&queue, "00\n");
         put(&roots.proc.join("sys/kernel/random/boot_id"), "one\n");
-        let interrupts = [40, 41, 42].map(|irq| Interrupt { irq, ..Interrupt::default() });
-        let interface = Interface { name: "eth7".into(), queues: Some((1, 1)), ..Interface::default() };
+        let interrupts = [40, 41, 42].map(|irq| Interrupt {
+            irq,
+            ..Interrupt::default()
+        });
+        let interface = Interface {
+            name: "eth7".into(),
+            queues: Some((1, 1)),
+            ..Interface::default()
+        };
         let card = Card {
             pci: "0000:03:00.0".into(),
             node: Some(0),
@@ -266,9 +304,16 @@ mod tests {
             interrupts: interrupts.to_vec(),
             ..Card::default()
         };
-        let core = |core| crate::machine::Core { core, pus: vec![core], ..Default::default() };
+        let core = |core| crate::machine::Core {
+            core,
+            pus: vec![core],
+            ..Default::default()
+        };
         let machine = Machine {
-            nodes: vec![crate::machine::Node { cores: vec![4, 5], ..Default::default() }],
+            nodes: vec![crate::machine::Node {
+                cores: vec![4, 5],
+                ..Default::default()
+            }],
             cores: vec![core(4), core(5)],
             cards: vec![card],
             ..Machine::default()
@@ -277,12 +322,18 @@ mod tests {
         let file = here.path().join("state/undo.json");
         let begin = || Steering::begin(&roots, &machine, &rail, &[4, 5], &[5], &file);
         let steering = begin().expect("steering");
-        assert_eq!((get(&roots.irq_file(41)), get(&roots.irq_file(42)), get(&queue)), ("5".into(), "4".into(), "00000020".into()));
+        assert_eq!(
+            (get(&roots.irq_file(41)), get(&roots.irq_file(42)), get(&queue)),
+            ("5".into(), "4".into(), "00000020".into())
+        );
         // The queue tx-0 has no file here.
         assert_eq!((steering.changed, steering.refused.len()), (4, 1));
         assert!(begin().is_err(), "a second run would forget what was before");
         assert_eq!(steering.end(), Vec::<String>::new());
-        assert_eq!((get(&roots.irq_file(41)), get(&queue), file.exists()), ("0-7".into(), "00".into(), false));
+        assert_eq!(
+            (get(&roots.irq_file(41)), get(&queue), file.exists()),
+            ("0-7".into(), "00".into(), false)
+        );
         // A run that is killed leaves its undo file.
         std::mem::forget(begin().expect("steering"));
         assert_eq!(get(&roots.irq_file(40)), "4");
@@ -293,18 +344,40 @@ mod tests {
     #[test]
     fn an_undo_file_names_nothing_else() {
         let here = tempfile::tempdir().expect("a folder");
-        let roots = Roots { sys: here.path().join("sys"), proc: here.path().join("proc") };
+        let roots = Roots {
+            sys: here.path().join("sys"),
+            proc: here.path().join("proc"),
+        };
         let (victim, file) = (here.path().join("passwd"), here.path().join("undo.json"));
         put(&victim, "mine");
-        for path in [victim.clone(), roots.proc.join("irq/../../passwd"), roots.sys.join("class/net/a/b/../../../../passwd")] {
-            let change = Change { file: path, before: "theirs".into() };
-            put(&file, &serde_json::to_string(&Undo { boot: String::new(), changes: vec![change] }).expect("json"));
+        for path in [
+            victim.clone(),
+            roots.proc.join("irq/../../passwd"),
+            roots.sys.join("class/net/a/b/../../../../passwd"),
+        ] {
+            let change = Change {
+                file: path,
+                before: "theirs".into(),
+            };
+            put(
+                &file,
+                &serde_json::to_string(&Undo {
+                    boot: String::new(),
+                    changes: vec![change],
+                })
+                .expect("json"),
+            );
             assert!(undo(&roots, &file).expect_err("refused").is_bad_input());
         }
         assert_eq!(get(&victim), "mine");
         put(&file, "{}");
         assert!(undo(&roots, &file).is_err());
         put(&file, "{\"boot\":\"other\",\"changes\":[]}");
-        assert!(undo(&roots, &file).expect_err("refused").to_string().contains("another boot"));
+        assert!(
+            undo(&roots, &file)
+                .expect_err("refused")
+                .to_string()
+                .contains("another boot")
+        );
     }
 }

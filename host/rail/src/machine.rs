@@ -137,7 +137,10 @@ impl Machine {
     /// The node with cores that is nearest to `node` and is not it: by distance, then by number.
     #[must_use]
     pub fn other_node(&self, node: u32) -> Option<u32> {
-        let distances = self.node(node).map(|n| n.distances.as_slice()).unwrap_or_default();
+        let distances = self
+            .node(node)
+            .map(|n| n.distances.as_slice())
+            .unwrap_or_default();
         let others = self.nodes.iter().enumerate();
         let others = others.filter(|(_, n)| n.node != node && !n.cores.is_empty());
         others

@@ -100,6 +100,8 @@ pub struct RailPlan {
     pub application_node: u32,
     /// Processing units for the network stack (RPS, XPS).
     pub stack: Vec<u32>,
+    /// Their cores, by the lowest processing unit: what streams are assigned to.
+    pub stack_cores: Vec<u32>,
     /// Processing units for the card's interrupts.
     pub interrupts: Vec<u32>,
     /// Node of the memory.
@@ -169,7 +171,11 @@ pub fn plan(machine: &Machine, request: &PlanRequest) -> Result<Plan, RailError>
         chosen.push((rail, carries));
     }
     if chosen.is_empty() {
-        return Err(RailError::BadInput(format!("no rail of {} can be used: {}", machine.name, explain.join("; "))));
+        return Err(RailError::BadInput(format!(
+            "no rail of {} can be used: {}",
+            machine.name,
+            explain.join("; ")
+        )));
     }
     chosen.sort_by_key(|(rail, _)| rail.number);
     let caps: Vec<u64> = chosen.iter().map(|(_, carries)| *carries).collect();
@@ -202,9 +208,17 @@ fn unusable(machine: &Machine, rail: &Rail) -> Option<&'static str> {
     if rail.cores.is_empty() {
         return Some("it has no core");
     }
-    let card = machine.cards.iter().find(|c| Some(&c.pci) == rail.card.as_ref())?;
-    let down = |state: &Option<String>| state.as_deref().is_some_and(|s| s == "down" || s == "lowerlayerdown");
-    (!card.interfaces.is_empty() && card.interfaces.iter().all(|i| down(&i.state))).then_some("its interfaces are down")
+    let card = machine
+        .cards
+        .iter()
+        .find(|c| Some(&c.pci) == rail.card.as_ref())?;
+    let down = |state: &Option<String>| {
+        state
+            .as_deref()
+            .is_some_and(|s| s == "down" || s == "lowerlayerdown")
+    };
+    (!card.interfaces.is_empty() && card.interfaces.iter().all(|i| down(&i.state)))
+        .then_some("its interfaces are down")
 }
 
 fn carries(rail: &Rail, request: &PlanRequest) -> Result<u64, RailError> {
@@ -237,7 +251,9 @@ fn divide(rate: u64, caps: &[u64]) -> Vec<u64> {
 /// Whole cores of a share of the work, one at least.
 fn whole_cores(rate: u64, core_rate: u64, percent: u64) -> usize {
     let work = u128::from(rate) * u128::from(percent);
-    usize::try_from(work.div_ceil(u128::from(core_rate) * 100)).unwrap_or(usize::MAX).max(1)
+    usize::try_from(work.div_ceil(u128::from(core_rate) * 100))
+        .unwrap_or(usize::MAX)
+        .max(1)
 }
 
 fn one(
@@ -256,44 +272,74 @@ fn one(
         Placement::Local => None,
         Placement::Other => machine.other_node(rail.node),
     };
-    let (irq_cores, stack_cores, app_cores): (&[u32], &[u32], &[u32]) = if cores.len() >= interrupts + stack + application {
-        let (a, rest) = cores.split_at(interrupts);
-        let (b, rest) = rest.split_at(stack);
-        (a, b, &rest[..application])
-    } else if cores.len() > 1 && cores.len() >= interrupts + stack {
-        explain.push(format!("{name}: application and stack share cores: there are {}", cores.len()));
-        let (a, rest) = cores.split_at(interrupts);
-        (a, &rest[..stack], &rest[..stack])
-    } else {
-        explain.push(format!("{name}: interrupts, stack and application share {} cores", cores.len()));
-        (cores, cores, cores)
-    };
+    let (irq_cores, stack_cores, app_cores): (&[u32], &[u32], &[u32]) =
+        if cores.len() >= interrupts + stack + application {
+            let (a, rest) = cores.split_at(interrupts);
+            let (b, rest) = rest.split_at(stack);
+            (a, b, &rest[..application])
+        } else if cores.len() > 1 && cores.len() >= interrupts + stack {
+            explain.push(format!(
+                "{name}: application and stack share cores: there are {}",
+                cores.len()
+            ));
+            let (a, rest) = cores.split_at(interrupts);
+            (a, &rest[..stack], &rest[..stack])
+        } else {
+            explain.push(format!(
+                "{name}: interrupts, stack and application share {} cores",
+                cores.len()
+            ));
+            (cores, cores, cores)
+        };
     let all = |cores: &[u32]| -> Vec<u32> {
-        cores.iter().filter_map(|c| machine.core(*c)).flat_map(|c| c.pus.iter().copied()).collect()
+        cores
+            .iter()
+            .filter_map(|c| machine.core(*c))
+            .flat_map(|c| c.pus.iter().copied())
+            .collect()
     };
     let mut application_pus = all(app_cores);
     if let Some(node) = other {
         let there = machine.node(node).map(|n| n.cores.as_slice()).unwrap_or_default();
         // Rails of several cards keep cores of their own there too.
         let from = (rail.number as usize - 1) * app_cores.len() % there.len().max(1);
-        let taken: Vec<u32> = there.iter().cycle().skip(from).take(app_cores.len().min(there.len())).copied().collect();
+        let taken: Vec<u32> = there
+            .iter()
+            .cycle()
+            .skip(from)
+            .take(app_cores.len().min(there.len()))
+            .copied()
+            .collect();
         application_pus = all(&taken);
-        explain.push(format!("{name}: application and memory on node {node}, away from the card"));
+        explain.push(format!(
+            "{name}: application and memory on node {node}, away from the card"
+        ));
     } else if request.placement == Placement::Other {
-        explain.push(format!("{name}: there is no other node: the application stays at node {}", rail.node));
+        explain.push(format!(
+            "{name}: there is no other node: the application stays at node {}",
+            rail.node
+        ));
     }
     if rail.card.is_some() && rail.card_node.is_none() && machine.nodes.len() > 1 {
-        explain.push(format!("{name}: the card's node is not known; node {} was given to it", rail.node));
+        explain.push(format!(
+            "{name}: the card's node is not known; node {} was given to it",
+            rail.node
+        ));
     }
     if rail.shares_cores {
-        explain.push(format!("{name}: other rails use the same core: node {} has fewer cores than cards", rail.node));
+        explain.push(format!(
+            "{name}: other rails use the same core: node {} has fewer cores than cards",
+            rail.node
+        ));
     }
     let window = BitRate::new(rate).map_or(0, |r| r.bytes_in(request.rtt));
     let memory_node = other.unwrap_or(rail.node);
     let memory_bytes = window.saturating_mul(WINDOWS);
     let there = machine.node(memory_node).map_or(0, |n| n.memory_bytes);
     if there > 0 && memory_bytes > there {
-        explain.push(format!("{name}: {memory_bytes} bytes of buffers do not fit node {memory_node}, which has {there}"));
+        explain.push(format!(
+            "{name}: {memory_bytes} bytes of buffers do not fit node {memory_node}, which has {there}"
+        ));
     }
     explain.push(format!(
         "{name}: {rate} of {carries} bit/s: interrupts on {irq_cores:?}, stack on {stack_cores:?}, application on {application_pus:?}, \
@@ -311,6 +357,7 @@ fn one(
         application_node: other.unwrap_or(rail.node),
         application: application_pus,
         stack: all(stack_cores),
+        stack_cores: stack_cores.to_vec(),
         interrupts: all(irq_cores),
         memory_node,
         memory_bytes,
@@ -325,7 +372,9 @@ pub fn condition(rails: &[RailPlan]) -> Option<Condition> {
     let same = |of: &dyn Fn(&RailPlan) -> u32| rails.windows(2).all(|w| of(&w[0]) == of(&w[1]));
     let spread = cards.windows(2).any(|w| w[0] != w[1]);
     let disjoint = rails.iter().enumerate().all(|(i, a)| {
-        rails[..i].iter().all(|b| a.application.iter().all(|pu| !b.application.contains(pu)))
+        rails[..i]
+            .iter()
+            .all(|b| a.application.iter().all(|pu| !b.application.contains(pu)))
     });
     let pairs = || rails.iter().zip(&cards);
     let memory_at_card = pairs().all(|(r, card)| r.memory_node == *card);
@@ -356,15 +405,18 @@ fn lanes(
     if request.lanes.is_empty() {
         return Ok(None);
     }
-    let cores = planned.iter().map(|r| r.stack.len()).sum::<usize>();
+    let cores = planned.iter().map(|r| r.stack_cores.len()).sum::<usize>();
     let streams = request.streams.unwrap_or(cores.max(request.lanes.len()));
     let bad = |e: &dyn std::fmt::Display| RailError::BadInput(format!("--lanes, --streams: {e}"));
     if streams == 0 {
         return Err(bad(&"at least one stream is needed"));
     }
     let capacity = |(rail, _): &(Rail, u64), plan: &RailPlan| RailCapacity {
-        card_bps: rail.rate_bps.or(request.card_rate.map(BitRate::bps)).unwrap_or(u64::MAX),
-        cores_bps: vec![request.core_rate.bps(); plan.stack.len()],
+        card_bps: rail
+            .rate_bps
+            .or(request.card_rate.map(BitRate::bps))
+            .unwrap_or(u64::MAX),
+        cores_bps: vec![request.core_rate.bps(); plan.stack_cores.len()],
     };
     let rails = chosen.iter().zip(planned).map(|(c, p)| capacity(c, p)).collect();
     let demand = carried_bps.div_ceil(streams as u64);

@@ -46,7 +46,12 @@ impl Rail {
 /// The rails of a machine.
 #[must_use]
 pub fn rails(machine: &Machine) -> Vec<Rail> {
-    let with_cores: Vec<u32> = machine.nodes.iter().filter(|n| !n.cores.is_empty()).map(|n| n.node).collect();
+    let with_cores: Vec<u32> = machine
+        .nodes
+        .iter()
+        .filter(|n| !n.cores.is_empty())
+        .map(|n| n.node)
+        .collect();
     let mut places: Vec<(Option<&Card>, u32)> = Vec::new();
     if machine.cards.is_empty() {
         places.extend(with_cores.iter().map(|n| (None, *n)));
@@ -58,7 +63,10 @@ pub fn rails(machine: &Machine) -> Vec<Rail> {
         let candidates: &[u32] = if known.is_none() { &with_cores } else { &[] };
         let on = |node: u32| places.iter().filter(|(_, n)| *n == node).count();
         let cores = |node: u32| machine.node(node).map_or(1, |n| n.cores.len());
-        let freest = candidates.iter().copied().min_by_key(|n| ((on(*n) + 1) * 10_000 / cores(*n), *n));
+        let freest = candidates
+            .iter()
+            .copied()
+            .min_by_key(|n| ((on(*n) + 1) * 10_000 / cores(*n), *n));
         if let Some(node) = known.or(freest) {
             places.push((Some(card), node));
         }
@@ -87,7 +95,9 @@ fn rail(machine: &Machine, number: u32, card: Option<&Card>, node: u32, index: u
         number,
         id: card.map_or_else(|| format!("node{node}"), |c| c.pci.clone()),
         card: card.map(|c| c.pci.clone()),
-        interfaces: card.map(|c| c.interfaces.iter().map(|i| i.name.clone()).collect()).unwrap_or_default(),
+        interfaces: card
+            .map(|c| c.interfaces.iter().map(|i| i.name.clone()).collect())
+            .unwrap_or_default(),
         card_node: card.and_then(|c| c.node),
         node,
         cores: mine.iter().map(|c| c.core).collect(),

@@ -50,10 +50,17 @@ pub struct Solution {
 }
 
 fn paths<S: serde::Serializer>(a: &Assignment, s: S) -> Result<S::Ok, S::Error> {
-    s.collect_seq(a.paths.iter().zip(&a.rates_bps).map(|(path, rate_bps)| match path {
-        Some(p) => serde_json::json!({"rail": p.rail, "core": p.core, "lane": p.lane, "rate_bps": rate_bps}),
-        None => serde_json::json!({"rail": null, "core": null, "lane": null, "rate_bps": rate_bps}),
-    }))
+    s.collect_seq(
+        a.paths
+            .iter()
+            .zip(&a.rates_bps)
+            .map(|(path, rate_bps)| match path {
+                Some(p) => {
+                    serde_json::json!({"rail": p.rail, "core": p.core, "lane": p.lane, "rate_bps": rate_bps})
+                }
+                None => serde_json::json!({"rail": null, "core": null, "lane": null, "rate_bps": rate_bps}),
+            }),
+    )
 }
 
 /// Finds an assignment.
@@ -118,7 +125,11 @@ fn programme(problem: &Problem) -> Option<Assignment> {
         lp.add_constraint(mine.collect::<Vec<_>>(), ComparisonOp::Le, f64::from(count));
     }
     let mut row = |on: &dyn Fn(&Path) -> bool, capacity: u64| {
-        let terms: Vec<_> = flow.iter().filter(|(p, _)| on(p)).map(|(_, f)| (*f, 1.0)).collect();
+        let terms: Vec<_> = flow
+            .iter()
+            .filter(|(p, _)| on(p))
+            .map(|(_, f)| (*f, 1.0))
+            .collect();
         if !terms.is_empty() {
             lp.add_constraint(terms, ComparisonOp::Le, unit(capacity));
         }

@@ -67,7 +67,9 @@ fn check_synthetic(description: &str) -> Result<(), RailError> {
     let mut all = 1u64;
     for word in outside.split_whitespace() {
         let number = word.rsplit(':').next().unwrap_or_default();
-        let count: u64 = number.parse().map_err(|_| bad("a level without a whole number"))?;
+        let count: u64 = number
+            .parse()
+            .map_err(|_| bad("a level without a whole number"))?;
         all = all.saturating_mul(count);
     }
     if depth != 0 || !(1..=MAX_PUS as u64).contains(&all) {
@@ -82,14 +84,36 @@ mod tests {
 
     #[test]
     fn sources_are_told_apart_and_bounded() {
-        assert_eq!("a.xml".parse::<Source>().expect("a path"), Source::Xml("a.xml".into()));
-        for good in ["pack:2 [numa] core:4 pu:2", "numa:2(memory=1GB) core:2 pu:1", "2 2 1"] {
+        assert_eq!(
+            "a.xml".parse::<Source>().expect("a path"),
+            Source::Xml("a.xml".into())
+        );
+        for good in [
+            "pack:2 [numa] core:4 pu:2",
+            "numa:2(memory=1GB) core:2 pu:1",
+            "2 2 1",
+        ] {
             assert!(format!("synthetic:{good}").parse::<Source>().is_ok(), "{good}");
         }
-        for bad in ["pack:70000 core:70000 pu:2", "core", "core:2 ]", "[core:2", "core:0 pu:1", "core:-1", "\u{e9}:1"] {
+        for bad in [
+            "pack:70000 core:70000 pu:2",
+            "core",
+            "core:2 ]",
+            "[core:2",
+            "core:0 pu:1",
+            "core:-1",
+            "\u{e9}:1",
+        ] {
             let error = format!("synthetic:{bad}").parse::<Source>().expect_err(bad);
-            assert!(error.is_bad_input() && error.to_string().contains("valid"), "{bad}: {error}");
+            assert!(
+                error.is_bad_input() && error.to_string().contains("valid"),
+                "{bad}: {error}"
+            );
         }
-        assert!(format!("synthetic:{}", "a".repeat(2000)).parse::<Source>().is_err());
+        assert!(
+            format!("synthetic:{}", "a".repeat(2000))
+                .parse::<Source>()
+                .is_err()
+        );
     }
 }

@@ -23,7 +23,9 @@ const MAX_DRAWN: usize = 128;
 const MARGIN: u32 = 24;
 const CARD_HEIGHT: u32 = 66;
 /// Colours of rails, told apart also by those who do not see red and green alike (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800"];
+const COLOURS: [&str; 7] = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800",
+];
 
 /// The picture as a whole SVG file.
 #[must_use]
@@ -37,9 +39,17 @@ pub fn svg(machine: &Machine, rails: &[Rail]) -> String {
         .map(|node| {
             let cores: Vec<&Core> = machine.cores.iter().filter(|c| c.node == node.node).collect();
             let columns = cores.len().clamp(1, COLUMNS) as u32;
-            let rows = (cores.len().min(MAX_DRAWN) as u32).div_ceil(COLUMNS as u32).max(1);
+            let rows = (cores.len().min(MAX_DRAWN) as u32)
+                .div_ceil(COLUMNS as u32)
+                .max(1);
             let width = (columns * (CORE + GAP) + GAP).max(230) + 12;
-            let made = NodeBox { node: node.node, x, width, rows, cores };
+            let made = NodeBox {
+                node: node.node,
+                x,
+                width,
+                rows,
+                cores,
+            };
             x += width + MARGIN;
             made
         })
@@ -101,7 +111,14 @@ pub fn svg(machine: &Machine, rails: &[Rail]) -> String {
     );
     text(&mut out, MARGIN, 56, 13, &sum, false);
     out.push_str(&body);
-    text(&mut out, MARGIN, bottom + 8, 12, "A square is a core with its processing units; its colour is its rail's.", false);
+    text(
+        &mut out,
+        MARGIN,
+        bottom + 8,
+        12,
+        "A square is a core with its processing units; its colour is its rail's.",
+        false,
+    );
     out.push_str("</svg>\n");
     out
 }
@@ -129,7 +146,14 @@ fn draw_node(out: &mut String, b: &NodeBox<'_>, memory_bytes: u64, top: u32, hei
         b.x, b.width
     );
     let memory = memory_bytes as f64 / f64::from(1 << 30);
-    text(out, b.x + 12, top + 24, 15, &format!("node {}, {memory:.1} GiB", b.node), true);
+    text(
+        out,
+        b.x + 12,
+        top + 24,
+        15,
+        &format!("node {}, {memory:.1} GiB", b.node),
+        true,
+    );
     if b.cores.is_empty() {
         text(out, b.x + 12, top + 50, 13, "memory without cores", false);
     }
@@ -149,18 +173,32 @@ fn draw_node(out: &mut String, b: &NodeBox<'_>, memory_bytes: u64, top: u32, hei
                 y + CORE
             );
         }
-        let _ = write!(out, "<rect x=\"{x}\" y=\"{y}\" width=\"{CORE}\" height=\"{CORE}\" rx=\"5\" fill=\"{fill}\"/>");
+        let _ = write!(
+            out,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{CORE}\" height=\"{CORE}\" rx=\"5\" fill=\"{fill}\"/>"
+        );
         for (k, pu) in core.pus.iter().take(2).enumerate() {
             let _ = write!(
                 out,
                 "<text x=\"{}\" y=\"{}\" font-size=\"13\" text-anchor=\"middle\" fill=\"#ffffff\">{pu}</text>",
                 x + CORE / 2,
-                y + if core.pus.len() > 1 { 20 + 17 * k as u32 } else { 28 }
+                y + if core.pus.len() > 1 {
+                    20 + 17 * k as u32
+                } else {
+                    28
+                }
             );
         }
     }
     if cores.len() > MAX_DRAWN {
-        text(out, b.x + 12, top + height - 6, 12, &format!("and {} more cores", cores.len() - MAX_DRAWN), false);
+        text(
+            out,
+            b.x + 12,
+            top + height - 6,
+            12,
+            &format!("and {} more cores", cores.len() - MAX_DRAWN),
+            false,
+        );
     }
 }
 
@@ -171,8 +209,25 @@ fn draw_card(out: &mut String, card: &Card, rail: Option<&Rail>, colour: &str, x
     );
     let names: Vec<&str> = card.interfaces.iter().map(|i| i.name.as_str()).collect();
     let title = rail.map_or_else(|| "no rail".to_owned(), |r| format!("rail {}", r.number));
-    text(out, x + 10, y + 20, 14, &format!("{title}: {}", if names.is_empty() { "-".into() } else { names.join(" ") }), true);
-    let rate = card.rate_bps().map_or_else(|| "rate not told".to_owned(), |r| format!("{} Gbps", r as f64 / 1e9));
+    text(
+        out,
+        x + 10,
+        y + 20,
+        14,
+        &format!(
+            "{title}: {}",
+            if names.is_empty() {
+                "-".into()
+            } else {
+                names.join(" ")
+            }
+        ),
+        true,
+    );
+    let rate = card.rate_bps().map_or_else(
+        || "rate not told".to_owned(),
+        |r| format!("{} Gbps", r as f64 / 1e9),
+    );
     text(out, x + 10, y + 39, 12, &format!("{}, {rate}", card.pci), false);
     let room = (width / 7) as usize;
     let model: String = card.model.chars().take(room).collect();

@@ -63,7 +63,11 @@ pub(crate) fn interface_with(address: IpAddr) -> io::Result<Option<String>> {
         at = entry.ifa_next;
         if address_of(entry) == Some(address) {
             // SAFETY: the name of an entry is a C string that lives as long as the list.
-            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned());
+            found = Some(
+                unsafe { CStr::from_ptr(entry.ifa_name) }
+                    .to_string_lossy()
+                    .into_owned(),
+            );
             break;
         }
     }

@@ -62,7 +62,10 @@ impl Roots {
     }
 
     pub(crate) fn irq_file(&self, irq: u32) -> PathBuf {
-        self.proc.join("irq").join(irq.to_string()).join("smp_affinity_list")
+        self.proc
+            .join("irq")
+            .join(irq.to_string())
+            .join("smp_affinity_list")
     }
 
     /// The memory node of a card: `None` for -1 and where there is no such file.
@@ -88,7 +91,9 @@ impl Roots {
         Interface {
             name: name.to_owned(),
             mac: text(&folder.join("address")).filter(|m| !m.is_empty()),
-            rate_bps: speed.filter(|s| *s > 0).map(|mbps| mbps.saturating_mul(1_000_000)),
+            rate_bps: speed
+                .filter(|s| *s > 0)
+                .map(|mbps| mbps.saturating_mul(1_000_000)),
             state: text(&folder.join("operstate")),
             queues: (!queues.is_empty()).then(|| (count("rx-"), count("tx-"))),
         }
@@ -97,7 +102,10 @@ impl Roots {
     /// Interrupts of a card; for virtio the driver's names lead to them where there is no `msi_irqs`.
     pub(crate) fn interrupts(&self, pci: &str) -> Vec<Interrupt> {
         let device = self.device(pci);
-        let mut numbers: Vec<u32> = names(&device.join("msi_irqs")).iter().filter_map(|n| n.parse().ok()).collect();
+        let mut numbers: Vec<u32> = names(&device.join("msi_irqs"))
+            .iter()
+            .filter_map(|n| n.parse().ok())
+            .collect();
         if numbers.is_empty() {
             let legacy = text(&device.join("irq")).and_then(|t| t.parse::<u32>().ok());
             numbers.extend(legacy.filter(|n| *n > 0));
@@ -164,10 +172,16 @@ mod tests {
         write(&roots.irq_file(121), "0-3,8\n");
         assert_eq!(roots.interface_names("0000:81:00.0"), ["eth7", "eth8"]);
         let interrupts = roots.interrupts("0000:81:00.0");
-        let short: Vec<_> = interrupts.iter().map(|i| (i.irq, i.name.as_str(), i.pus.as_deref())).collect();
+        let short: Vec<_> = interrupts
+            .iter()
+            .map(|i| (i.irq, i.name.as_str(), i.pus.as_deref()))
+            .collect();
         assert_eq!(
             short,
-            [(120, "mlx5_async0@pci:0000:81:00.0", None), (121, "mlx5_comp0@pci:0000:81:00.0", Some("0-3,8"))]
+            [
+                (120, "mlx5_async0@pci:0000:81:00.0", None),
+                (121, "mlx5_comp0@pci:0000:81:00.0", Some("0-3,8"))
+            ]
         );
         let net = roots.sys.join("class/net/eth7");
         write(&net.join("speed"), "100000\n");
@@ -180,6 +194,12 @@ mod tests {
         assert_eq!((eth.rate_bps, eth.queues), (Some(100_000_000_000), Some((2, 1))));
         write(&net.join("speed"), "-1\n");
         assert_eq!(roots.interface("eth7").rate_bps, None);
-        assert_eq!(roots.interface("none"), Interface { name: "none".into(), ..Interface::default() });
+        assert_eq!(
+            roots.interface("none"),
+            Interface {
+                name: "none".into(),
+                ..Interface::default()
+            }
+        );
     }
 }

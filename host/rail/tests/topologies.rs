@@ -4,13 +4,17 @@ use std::path::PathBuf;
 
 use kuroshio_core::rail::{Path, Problem, RailCapacity, rates};
 use kuroshio_rail::{
-    Condition, Machine, Method, Placement, PlanRequest, Rail, RailError, Roots, Source, bind, discover, find, plan, rails,
-    solve, svg,
+    Condition, Machine, Method, Placement, PlanRequest, Rail, RailError, Roots, Source, bind, discover, find,
+    plan, rails, solve, svg,
 };
 use proptest::prelude::*;
 
 fn file(name: &str) -> Source {
-    Source::Xml(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/topologies").join(name))
+    Source::Xml(
+        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/topologies")
+            .join(name),
+    )
 }
 
 fn read(source: &Source) -> Machine {
@@ -37,9 +41,21 @@ fn the_plan_for_the_paper_s_host_is_condition_a() {
     // 89 pictures per second of 3840x2160 in 24 bits (paper 002, figure 4): more than one card carries.
     let made = plan(&machine, &request("17.715456G")).expect("a plan");
     assert_eq!(made.condition, Some(Condition::A), "{made:?}");
-    let each: Vec<_> = made.rails.iter().map(|r| (r.card_node, r.application_node, r.memory_node, r.rate_bps)).collect();
-    assert_eq!(each, [(Some(0), 0, 0, 8_857_728_000), (Some(1), 1, 1, 8_857_728_000)]);
-    assert!(made.rails.iter().all(|r| !r.application.is_empty() && r.interrupts != r.stack), "{made:?}");
+    let each: Vec<_> = made
+        .rails
+        .iter()
+        .map(|r| (r.card_node, r.application_node, r.memory_node, r.rate_bps))
+        .collect();
+    assert_eq!(
+        each,
+        [(Some(0), 0, 0, 8_857_728_000), (Some(1), 1, 1, 8_857_728_000)]
+    );
+    assert!(
+        made.rails
+            .iter()
+            .all(|r| !r.application.is_empty() && r.interrupts != r.stack),
+        "{made:?}"
+    );
     // The application away from the card is not.
     let mut away = request("17.715456G");
     away.placement = Placement::Other;
@@ -56,7 +72,8 @@ fn conditions_are_the_paper_s_rows() {
     let row = |cores: [u32; 2], memory: [u32; 2]| {
         let mut rails = made.rails.clone();
         for (i, rail) in rails.iter_mut().enumerate() {
-            (rail.application, rail.application_node, rail.memory_node) = (vec![cores[i]], cores[i] / 2, memory[i]);
+            (rail.application, rail.application_node, rail.memory_node) =
+                (vec![cores[i]], cores[i] / 2, memory[i]);
         }
         kuroshio_rail::condition(&rails)
     };
@@ -72,11 +89,22 @@ fn a_node_of_minus_one_is_said_and_given_a_node() {
     let machine = read(&file("vm-unknown-node.xml"));
     assert_eq!(machine.cards[0].node, None);
     assert_eq!(machine.cards[0].near_nodes, [0, 1]);
-    assert!(machine.notes.iter().any(|n| n.contains("-1")), "{:?}", machine.notes);
+    assert!(
+        machine.notes.iter().any(|n| n.contains("-1")),
+        "{:?}",
+        machine.notes
+    );
     let rails = rails(&machine);
-    assert_eq!(rails.iter().map(short).collect::<Vec<_>>(), [("0000:01:00.0", None, 0, &[0, 1][..])]);
+    assert_eq!(
+        rails.iter().map(short).collect::<Vec<_>>(),
+        [("0000:01:00.0", None, 0, &[0, 1][..])]
+    );
     let made = plan(&machine, &request("5G")).expect("a plan");
-    assert!(made.explain.iter().any(|e| e.contains("not known")), "{:?}", made.explain);
+    assert!(
+        made.explain.iter().any(|e| e.contains("not known")),
+        "{:?}",
+        made.explain
+    );
 }
 
 #[test]
@@ -97,7 +125,10 @@ fn cards_of_one_node_share_its_cores() {
     }
     assert_eq!(find(&machine, "auto", Some("eth3")).expect("a rail").number, 3);
     let error = find(&machine, "9", None).expect_err("no such rail");
-    assert!(error.is_bad_input() && error.to_string().contains("0000:82:00.0"), "{error}");
+    assert!(
+        error.is_bad_input() && error.to_string().contains("0000:82:00.0"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -105,25 +136,42 @@ fn machines_without_cards_have_a_rail_for_each_node() {
     let machine = synthetic("pack:2 [numa(memory=16GB)] core:4 pu:2");
     assert_eq!((machine.nodes.len(), machine.cores.len()), (2, 8));
     let rails = rails(&machine);
-    assert_eq!(rails.iter().map(short).collect::<Vec<_>>(), [("node0", None, 0, &[0, 2, 4, 6][..]), ("node1", None, 1, &[8, 10, 12, 14][..])]);
+    assert_eq!(
+        rails.iter().map(short).collect::<Vec<_>>(),
+        [
+            ("node0", None, 0, &[0, 2, 4, 6][..]),
+            ("node1", None, 1, &[8, 10, 12, 14][..])
+        ]
+    );
     let mut want = PlanRequest::new("40G".parse().expect("a rate"));
     let made = plan(&machine, &want).expect("a plan");
     assert_eq!((made.rails.len(), made.carried_bps), (2, 40_000_000_000));
     // 20 Gbps of 7 each: interrupts 1.14, stack 1.71, so 2 cores each; the application shares the stack's.
-    assert_eq!((made.rails[0].interrupts.len(), made.rails[0].stack.len()), (4, 4));
+    assert_eq!(
+        (made.rails[0].interrupts.len(), made.rails[0].stack.len()),
+        (4, 4)
+    );
     assert_eq!(made.rails[0].application, made.rails[0].stack);
     // Three times 20 Gbps * 200 ms.
     assert_eq!(made.rails[0].memory_bytes, 1_500_000_000);
     want.rate = "100G".parse().expect("a rate");
     let made = plan(&machine, &want).expect("a plan");
     assert_eq!(made.carried_bps, 56_000_000_000);
-    assert!(made.explain.iter().any(|e| e.contains("carry")), "{:?}", made.explain);
+    assert!(
+        made.explain.iter().any(|e| e.contains("carry")),
+        "{:?}",
+        made.explain
+    );
 }
 
 #[test]
 fn shared_caches_are_kept_together() {
     let machine = synthetic("numa:1 l3:2 core:3 pu:1");
-    let caches: Vec<_> = machine.caches.iter().map(|c| (c.level, c.first_pu, c.cores.clone())).collect();
+    let caches: Vec<_> = machine
+        .caches
+        .iter()
+        .map(|c| (c.level, c.first_pu, c.cores.clone()))
+        .collect();
     assert_eq!(caches, [(3, 0, vec![0, 1, 2]), (3, 3, vec![3, 4, 5])]);
     assert_eq!(machine.cores[4].cache, Some(3));
 }
@@ -132,7 +180,10 @@ fn shared_caches_are_kept_together() {
 fn a_card_that_does_not_tell_its_rate_needs_one() {
     let machine = read(&file("paper-002.xml"));
     let error = plan(&machine, &PlanRequest::new("5G".parse().expect("a rate"))).expect_err("no rate");
-    assert!(error.is_bad_input() && error.to_string().contains("--card-rate"), "{error}");
+    assert!(
+        error.is_bad_input() && error.to_string().contains("--card-rate"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -158,7 +209,12 @@ fn what_is_no_topology_is_refused() {
             other => panic!("{text:?}: {other:?}"),
         }
     };
-    for text in ["", "hello", "<xml/>", "<topology version=\"2.0\"><object type=\"Core\"/></topology>"] {
+    for text in [
+        "",
+        "hello",
+        "<xml/>",
+        "<topology version=\"2.0\"><object type=\"Core\"/></topology>",
+    ] {
         refused(text);
     }
     let missing = discover(&Source::Xml(here.path().join("none.xml")), &Roots::default());
@@ -169,7 +225,10 @@ fn what_is_no_topology_is_refused() {
 #[test]
 fn another_machine_cannot_be_bound_to() {
     let machine = read(&file("paper-002.xml"));
-    let binding = kuroshio_rail::Binding { pus: vec![0], memory_node: 0 };
+    let binding = kuroshio_rail::Binding {
+        pus: vec![0],
+        memory_node: 0,
+    };
     assert!(bind(&machine, &binding).expect_err("not here").is_bad_input());
 }
 
@@ -183,7 +242,10 @@ fn the_picture_shows_every_core_and_card() {
         }
         let squares = picture.matches("width=\"46\" height=\"46\"").count();
         assert_eq!(squares, machine.cores.len(), "{name}");
-        assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
+        assert_eq!(
+            picture.matches("<text").count(),
+            picture.matches("</text>").count()
+        );
     }
     let mut machine = read(&file("paper-002.xml"));
     machine.name = "<script>&\u{7}".into();
@@ -193,7 +255,10 @@ fn the_picture_shows_every_core_and_card() {
 #[test]
 fn this_machine_is_read() {
     let machine = read(&Source::Here);
-    assert!(machine.here && !machine.cores.is_empty() && !rails(&machine).is_empty(), "{machine:?}");
+    assert!(
+        machine.here && !machine.cores.is_empty() && !rails(&machine).is_empty(),
+        "{machine:?}"
+    );
     let cores: usize = machine.nodes.iter().map(|n| n.cores.len()).sum();
     assert_eq!(cores, machine.cores.len());
 }
@@ -205,14 +270,24 @@ fn binding_shows_in_proc() {
     let rail = rails(&machine).remove(0);
     let last = *rail.pus.last().expect("a processing unit");
     let work = move || {
-        let binding = kuroshio_rail::Binding { pus: vec![last], memory_node: rail.node };
+        let binding = kuroshio_rail::Binding {
+            pus: vec![last],
+            memory_node: rail.node,
+        };
         let notes = bind(&machine, &binding).expect("binding");
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("status");
-        let allowed = status.lines().find(|l| l.starts_with("Cpus_allowed_list:")).expect("a line").to_owned();
+        let allowed = status
+            .lines()
+            .find(|l| l.starts_with("Cpus_allowed_list:"))
+            .expect("a line")
+            .to_owned();
         assert_eq!(allowed.split_whitespace().nth(1), Some(last.to_string().as_str()));
         let maps = std::fs::read_to_string("/proc/thread-self/numa_maps").unwrap_or_default();
         let bound = maps.contains(&format!("bind:{}", rail.node));
-        assert!(bound || !notes.is_empty() || maps.is_empty(), "{notes:?} {maps:.200}");
+        assert!(
+            bound || !notes.is_empty() || maps.is_empty(),
+            "{notes:?} {maps:.200}"
+        );
     };
     std::thread::spawn(work).join().expect("a thread");
 }
@@ -268,10 +343,17 @@ proptest! {
 #[test]
 fn a_greedy_choice_is_beaten_by_the_programme() {
     // The largest first fills 10 with 6 and 4, or 7 with 6: the best is 6 + 4 and 5 + 2.
-    let rail = RailCapacity { card_bps: 100, cores_bps: vec![100] };
+    let rail = RailCapacity {
+        card_bps: 100,
+        cores_bps: vec![100],
+    };
     let problem = Problem::new(vec![rail], vec![10, 7], vec![6, 5, 4, 2], None).expect("a problem");
     let found = solve(&problem);
-    assert_eq!((found.total_bps, found.proven), (brute(&problem), true), "{found:?}");
+    assert_eq!(
+        (found.total_bps, found.proven),
+        (brute(&problem), true),
+        "{found:?}"
+    );
 }
 
 /// splitmix64 (Steele, Lea, Flood 2014).
@@ -298,9 +380,14 @@ fn a_damaged_file_is_read_or_refused() {
                 match next(&mut state) % 4 {
                     0 => bytes[at] = b"0123456789abcdefx\"<>/ "[next(&mut state) as usize % 22],
                     1 => bytes.truncate(at),
-                    2 => { bytes.remove(at); }
+                    2 => {
+                        bytes.remove(at);
+                    }
                     _ => {
-                        let line = whole.split(|b| *b == b'\n').nth(next(&mut state) as usize % 40).unwrap_or_default();
+                        let line = whole
+                            .split(|b| *b == b'\n')
+                            .nth(next(&mut state) as usize % 40)
+                            .unwrap_or_default();
                         bytes.splice(at..at, line.iter().copied());
                     }
                 }

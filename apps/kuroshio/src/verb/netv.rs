@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kuroshio_core::units::{BitRate, PicoDuration, parse_bytes};
 use kuroshio_core::video::{Geometry, PixelFormat};
 use kuroshio_netv::{
-    NetvError, Output, PartTarget, Pattern, Prepare, Receiver, RecvConfig, RecvReport, SendConfig, SendReport, Source,
-    sdp, send,
+    NetvError, Output, PartTarget, Pattern, Prepare, Receiver, RecvConfig, RecvReport, SendConfig,
+    SendReport, Source, sdp, send,
 };
 use kuroshio_rail::{Binding, Roots, bind, discover, find, interface_of};
 
@@ -137,7 +137,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             let flag = Arc::clone(&stop);
             signal::on_stop(move || flag.store(true, Ordering::Release))?;
             let report = send(config, source, &stop)?;
-            if json { print(&report)? } else { show_sent(&report)? }
+            if json {
+                print(&report)?
+            } else {
+                show_sent(&report)?
+            }
             Ok(code(report.interrupted))
         }
         What::Recv(args) => {
@@ -161,7 +165,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn code(interrupted: bool) -> ExitCode {
-    if interrupted { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS }
+    if interrupted {
+        ExitCode::from(EXIT_FAILED)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn text(report: &impl serde::Serialize) -> Result<String, Failure> {
@@ -193,10 +201,20 @@ fn fps(text: &str) -> Result<(u32, u32), Failure> {
 }
 
 fn geometry(kind: &Kind) -> Result<Geometry, Failure> {
-    let format: PixelFormat = kind.format.parse().map_err(|e| Failure::usage(format!("--{e}")))?;
-    let size = kind.size.split_once('x').and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
-    let (width, height) =
-        size.ok_or_else(|| Failure::usage(format!("--size {}: write WIDTHxHEIGHT, such as 1920x1080", kind.size)))?;
+    let format: PixelFormat = kind
+        .format
+        .parse()
+        .map_err(|e| Failure::usage(format!("--{e}")))?;
+    let size = kind
+        .size
+        .split_once('x')
+        .and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
+    let (width, height) = size.ok_or_else(|| {
+        Failure::usage(format!(
+            "--size {}: write WIDTHxHEIGHT, such as 1920x1080",
+            kind.size
+        ))
+    })?;
     Geometry::new(width, height, format).map_err(|e| Failure::usage(format!("--{e}")))
 }
 
@@ -217,7 +235,10 @@ fn prepares(names: &[String], ends: &[SocketAddr]) -> Result<Vec<Option<Prepare>
         let near = crate::rail::route_to((&end.ip().to_string(), end.port()));
         let interface = near.or_else(|| interface_of(end.ip()).ok().flatten());
         let rail = find(&machine, name, interface.as_deref())?;
-        let binding = Binding { pus: rail.pus, memory_node: rail.node };
+        let binding = Binding {
+            pus: rail.pus,
+            memory_node: rail.node,
+        };
         let machine = Arc::clone(&machine);
         let prepare: Prepare = Box::new(move || match bind(&machine, &binding) {
             Ok(notes) => {
@@ -243,7 +264,10 @@ fn sending(args: Send) -> Result<(SendConfig, Source), Failure> {
     let (mut geometry, mut rate) = (geometry(&args.kind)?, fps(&args.kind.fps)?);
     let source = match args.source.as_str() {
         "pattern" => Source::Pattern(Pattern::new(geometry, parts)),
-        raw if raw.starts_with("raw:") => Source::Raw { from: open(&raw["raw:".len()..])?, geometry },
+        raw if raw.starts_with("raw:") => Source::Raw {
+            from: open(&raw["raw:".len()..])?,
+            geometry,
+        },
         path => Source::y4m(open(path)?)?,
     };
     if let Source::Y4m { header, .. } = &source {
@@ -251,7 +275,10 @@ fn sending(args: Send) -> Result<(SendConfig, Source), Failure> {
     }
     let mtu = parse_bytes(&args.mtu).map_err(|e| Failure::usage(format!("--mtu: {e}")))?;
     if !(576..=65_535).contains(&mtu) {
-        return Err(Failure::usage(format!("--mtu {}: from 576B to 65535B is valid", args.mtu)));
+        return Err(Failure::usage(format!(
+            "--mtu {}: from 576B to 65535B is valid",
+            args.mtu
+        )));
     }
     if !args.bind.is_empty() && args.bind.len() != args.to.len() {
         return Err(Failure::usage("--bind: one address for each of --to is valid"));
@@ -261,17 +288,30 @@ fn sending(args: Send) -> Result<(SendConfig, Source), Failure> {
     let prepares = prepares(&args.kind.rail, &args.to)?;
     if let Some(prefix) = &args.sdp {
         for (i, to) in args.to.iter().enumerate() {
-            let part = geometry.part(i as u32, parts).map_err(|e| Failure::usage(format!("--to: {e}")))?.0;
+            let part = geometry
+                .part(i as u32, parts)
+                .map_err(|e| Failure::usage(format!("--to: {e}")))?
+                .0;
             let path = format!("{prefix}-{}.sdp", i + 1);
-            let text = sdp(part, rate, *to, &format!("kuroshio netv, part {} of {parts}", i + 1));
+            let text = sdp(
+                part,
+                rate,
+                *to,
+                &format!("kuroshio netv, part {} of {parts}", i + 1),
+            );
             std::fs::write(&path, text).map_err(|e| Failure::usage(format!("--sdp {path}: {e}")))?;
         }
     }
-    let targets = args.to.iter().enumerate().zip(prepares).map(|((i, to), prepare)| PartTarget {
-        to: *to,
-        from: args.bind.get(i).map(|ip| SocketAddr::new(*ip, 0)),
-        prepare,
-    });
+    let targets = args
+        .to
+        .iter()
+        .enumerate()
+        .zip(prepares)
+        .map(|((i, to), prepare)| PartTarget {
+            to: *to,
+            from: args.bind.get(i).map(|ip| SocketAddr::new(*ip, 0)),
+            prepare,
+        });
     let config = SendConfig {
         geometry,
         rate,
@@ -294,8 +334,8 @@ fn receiving(args: Recv) -> Result<RecvConfig, Failure> {
         None => None,
         Some(path) if path == "-" => Some(Box::new(BufWriter::with_capacity(1 << 20, std::io::stdout()))),
         Some(path) => {
-            let file =
-                std::fs::File::create(path).map_err(|e| Failure::usage(format!("--out {}: {e}", path.display())))?;
+            let file = std::fs::File::create(path)
+                .map_err(|e| Failure::usage(format!("--out {}: {e}", path.display())))?;
             Some(Box::new(BufWriter::with_capacity(1 << 20, file)))
         }
     };
@@ -340,12 +380,25 @@ fn show_sent(r: &SendReport) -> Result<(), Failure> {
 fn shown_lines(r: &RecvReport) -> Vec<String> {
     let mut lines = vec![format!(
         "{} pictures shown, {} whole, {} torn, {} late parts, {:.3} per second; parts aligned within p50 {:.1} us, p99 {:.1} us, max {:.1} us",
-        r.shown, r.whole, r.torn, r.late_parts, r.rate_fps, r.alignment_p50_us, r.alignment_p99_us, r.alignment_max_us
+        r.shown,
+        r.whole,
+        r.torn,
+        r.late_parts,
+        r.rate_fps,
+        r.alignment_p50_us,
+        r.alignment_p99_us,
+        r.alignment_max_us
     )];
     lines.extend(r.parts.iter().map(|p| {
         format!(
             "{}: {} datagrams, {} refused, {} late, {} repeated; {} whole parts, {} incomplete",
-            p.listen, p.datagrams, p.refused_datagrams, p.late_datagrams, p.repeated_datagrams, p.whole, p.incomplete
+            p.listen,
+            p.datagrams,
+            p.refused_datagrams,
+            p.late_datagrams,
+            p.repeated_datagrams,
+            p.whole,
+            p.incomplete
         )
     }));
     lines

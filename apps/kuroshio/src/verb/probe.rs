@@ -150,7 +150,8 @@ struct Asking {
 
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    args.rail.bind(args.client.as_deref().map(|host| (host, args.port)))?;
+    args.rail
+        .bind(args.client.as_deref().map(|host| (host, args.port)))?;
     if let (Some(host), true) = (&args.client, args.find_capacity) {
         let search = args.searching.config()?;
         let config = config(host, args.port, &args.asking)?;

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 
 use kuroshio_core::units::{BitRate, PicoDuration};
 use kuroshio_rail::{
-    Binding, Machine, Placement, Plan, PlanRequest, Rail, RailPlan, Roots, Source, Steering, bind, discover, find, plan,
-    rails, svg, undo,
+    Binding, Machine, Placement, Plan, PlanRequest, Rail, RailPlan, Roots, Source, Steering, bind, discover,
+    find, plan, rails, svg, undo,
 };
 use kuroshio_tune::link::default_dev;
 use serde_json::json;
@@ -179,18 +179,28 @@ fn ls(args: &Ls) -> Result<ExitCode, Failure> {
 
 fn line(machine: &Machine, rail: &Rail) -> String {
     let card = machine.cards.iter().find(|c| Some(&c.pci) == rail.card.as_ref());
-    let rate = rail.rate_bps.and_then(BitRate::new).map_or_else(|| "rate not told".to_owned(), |r| format!("{r} L1"));
+    let rate = rail
+        .rate_bps
+        .and_then(BitRate::new)
+        .map_or_else(|| "rate not told".to_owned(), |r| format!("{r} L1"));
     let what = match card {
         None => "no card".to_owned(),
         Some(card) => format!(
             "{} {}, {rate}, at {}, {} interrupts",
             rail.interfaces.join(" "),
             card.model,
-            card.node.map_or_else(|| "a node that is not known".to_owned(), |n| format!("node {n}")),
+            card.node
+                .map_or_else(|| "a node that is not known".to_owned(), |n| format!("node {n}")),
             card.interrupts.len()
         ),
     };
-    format!("rail {} {}: cores {} of node {}; {what}", rail.number, rail.id, ranges(&rail.pus), rail.node)
+    format!(
+        "rail {} {}: cores {} of node {}; {what}",
+        rail.number,
+        rail.id,
+        ranges(&rail.pus),
+        rail.node
+    )
 }
 
 /// `0-3,8`
@@ -204,7 +214,9 @@ fn ranges(numbers: &[u32]) -> String {
             _ => runs.push((n, n)),
         }
     }
-    let texts = runs.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
+    let texts = runs
+        .iter()
+        .map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
     let text = texts.collect::<Vec<_>>().join(",");
     if text.is_empty() { "none".to_owned() } else { text }
 }
@@ -217,7 +229,9 @@ fn placement(text: &str) -> Result<Placement, Failure> {
     match text {
         "local" => Ok(Placement::Local),
         "other" => Ok(Placement::Other),
-        _ => Err(Failure::usage(format!("--placement {text}: local or other is valid"))),
+        _ => Err(Failure::usage(format!(
+            "--placement {text}: local or other is valid"
+        ))),
     }
 }
 
@@ -226,10 +240,20 @@ fn request(args: &PlanArgs) -> Result<PlanRequest, Failure> {
     if let Some(text) = &args.core_rate {
         request.core_rate = rate("--core-rate", text)?;
     }
-    request.card_rate = args.card_rate.as_deref().map(|t| rate("--card-rate", t)).transpose()?;
-    request.rtt = args.rtt.parse().map_err(|e| Failure::usage(format!("--rtt: {e}")))?;
+    request.card_rate = args
+        .card_rate
+        .as_deref()
+        .map(|t| rate("--card-rate", t))
+        .transpose()?;
+    request.rtt = args
+        .rtt
+        .parse()
+        .map_err(|e| Failure::usage(format!("--rtt: {e}")))?;
     if request.rtt > PicoDuration::from_secs(60) {
-        return Err(Failure::usage(format!("--rtt {}: up to 60s is valid", request.rtt)));
+        return Err(Failure::usage(format!(
+            "--rtt {}: up to 60s is valid",
+            request.rtt
+        )));
     }
     request.min_rails = args.min_rails;
     request.placement = placement(&args.placement)?;
@@ -259,7 +283,11 @@ fn make_plan(args: &PlanArgs) -> Result<ExitCode, Failure> {
     } else {
         show(&made, args.explain || measured.is_some())?;
     }
-    Ok(if enough { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+    Ok(if enough {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FAILED)
+    })
 }
 
 fn show(plan: &Plan, explain: bool) -> Result<(), Failure> {
@@ -267,24 +295,46 @@ fn show(plan: &Plan, explain: bool) -> Result<(), Failure> {
         output::line(&rail_line(r))?;
     }
     if let Some(lanes) = &plan.lanes {
-        let proven = if lanes.proven { "no other is larger" } else { "not proven largest" };
-        output::line(&format!("streams: {} bit/s in sum of at most {} ({proven})", lanes.total_bps, lanes.bound_bps))?;
-        for (n, (path, bps)) in lanes.streams.paths.iter().zip(&lanes.streams.rates_bps).enumerate() {
+        let proven = if lanes.proven {
+            "no other is larger"
+        } else {
+            "not proven largest"
+        };
+        output::line(&format!(
+            "streams: {} bit/s in sum of at most {} ({proven})",
+            lanes.total_bps, lanes.bound_bps
+        ))?;
+        for (n, (path, bps)) in lanes
+            .streams
+            .paths
+            .iter()
+            .zip(&lanes.streams.rates_bps)
+            .enumerate()
+        {
             let Some(path) = path else {
                 output::line(&format!("stream {n}: not sent"))?;
                 continue;
             };
             let rail = plan.rails.get(path.rail);
-            let pu = rail.and_then(|r| r.stack.get(path.core)).copied().unwrap_or(0);
+            let pu = rail
+                .and_then(|r| r.stack_cores.get(path.core))
+                .copied()
+                .unwrap_or(0);
             let rail = rail.map_or(0, |r| r.rail);
-            output::line(&format!("stream {n}: rail {rail}, core {pu}, lane {}: {bps} bit/s", path.lane + 1))?;
+            output::line(&format!(
+                "stream {n}: rail {rail}, core {pu}, lane {}: {bps} bit/s",
+                path.lane + 1
+            ))?;
         }
     }
     if let Some(condition) = plan.condition {
         output::line(&format!("condition {condition:?} of paper 002"))?;
     }
     if plan.carried_bps < plan.rate_bps {
-        output::line(&format!("NOT ENOUGH: {} of {} bit/s", plan.carried_bps, plan.rate_bps))?;
+        output::line(&format!(
+            "NOT ENOUGH: {} of {} bit/s",
+            plan.carried_bps, plan.rate_bps
+        ))?;
     }
     for sentence in plan.explain.iter().filter(|_| explain) {
         output::line(&format!("because {sentence}"))?;
@@ -319,7 +369,11 @@ pub(super) fn binding(machine: &Machine, rail: &Rail, placement: Placement) -> R
     let node = machine.other_node(rail.node).ok_or_else(|| {
         Failure::usage("--placement other: this machine has one node with cores; local is valid".to_owned())
     })?;
-    let cores = machine.cores.iter().filter(|c| c.node == node).take(rail.cores.len());
+    let cores = machine
+        .cores
+        .iter()
+        .filter(|c| c.node == node)
+        .take(rail.cores.len());
     Ok(Binding {
         pus: cores.flat_map(|c| c.pus.iter().copied()).collect(),
         memory_node: node,
@@ -330,9 +384,14 @@ fn undo_file(given: Option<&PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(path) = given {
         return Ok(path.clone());
     }
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
     let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local").join("state")));
-    let none = || Failure::usage("no place for the undo file: give --undo-file FILE, or set HOME or XDG_STATE_HOME");
+    let none =
+        || Failure::usage("no place for the undo file: give --undo-file FILE, or set HOME or XDG_STATE_HOME");
     Ok(base.ok_or_else(none)?.join("kuroshio").join("rail-undo.json"))
 }
 
@@ -358,24 +417,34 @@ fn execute(args: &Run) -> Result<ExitCode, Failure> {
     for note in bind(&machine, &binding)? {
         eprintln!("kuroshio: rail {}: {note}", rail.id);
     }
-    let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("rail run: no program"))?;
+    let (program, rest) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::usage("rail run: no program"))?;
     let mut child = Command::new(program)
         .args(rest)
         .spawn()
         .map_err(|e| Failure::usage(format!("{}: {e}", program.to_string_lossy())))?;
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
     // A terminal's Ctrl-C reaches the program itself; a SIGTERM is passed on. Either way its end is waited for.
     signal::on_stop(move || {
         if let Some(pid) = pid {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     })?;
-    let status = child.wait().map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+    let status = child
+        .wait()
+        .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
     for failed in steering.map(Steering::end).unwrap_or_default() {
         eprintln!("kuroshio: not brought back: {failed}");
     }
     use std::os::unix::process::ExitStatusExt;
-    let code = status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(1);
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|s| 128 + s))
+        .unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(EXIT_FAILED)))
 }
 
@@ -389,5 +458,9 @@ fn bring_back(args: &Undo) -> Result<ExitCode, Failure> {
             output::line(&format!("FAILED {text}"))?;
         }
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+    Ok(if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FAILED)
+    })
 }

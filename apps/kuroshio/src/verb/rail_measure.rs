@@ -62,8 +62,11 @@ pub(super) fn measure(machine: &Machine, request: &PlanRequest, peer: &str) -> R
         Some((host, port)) if !host.contains(':') => (host, port.parse().ok()),
         _ => (peer, Some(kuroshio_probe::IPERF_PORT)),
     };
-    let port: u16 =
-        port.ok_or_else(|| Failure::usage(format!("--measure {peer}: write HOST or HOST:PORT, such as 192.0.2.1:5201")))?;
+    let port: u16 = port.ok_or_else(|| {
+        Failure::usage(format!(
+            "--measure {peer}: write HOST or HOST:PORT, such as 192.0.2.1:5201"
+        ))
+    })?;
     let interface = crate::rail::route_to((host, port));
     let rail = kuroshio_rail::find(machine, "auto", interface.as_deref())?;
     let two = machine.other_node(rail.node).is_some();
@@ -75,9 +78,13 @@ pub(super) fn measure(machine: &Machine, request: &PlanRequest, peer: &str) -> R
     };
     debug_assert!(rails(machine).iter().any(|r| r.id == rail.id));
     for _ in 0..RUNS {
-        found.local_goodput_bps.push(one(&rail.id, "local", host, port, request)?);
+        found
+            .local_goodput_bps
+            .push(one(&rail.id, "local", host, port, request)?);
         if two {
-            found.other_goodput_bps.push(one(&rail.id, "other", host, port, request)?);
+            found
+                .other_goodput_bps
+                .push(one(&rail.id, "other", host, port, request)?);
         }
     }
     let local = median(&found.local_goodput_bps).unwrap_or(0);
@@ -91,7 +98,9 @@ pub(super) fn measure(machine: &Machine, request: &PlanRequest, peer: &str) -> R
 fn one(rail: &str, placement: &str, host: &str, port: u16, request: &PlanRequest) -> Result<u64, Failure> {
     let me = std::env::current_exe().map_err(|e| Failure::failed(format!("this program's path: {e}")))?;
     let mut command = Command::new(&me);
-    command.args(["rail", "run", rail, "--placement", placement, "--"]).arg(&me);
+    command
+        .args(["rail", "run", rail, "--placement", placement, "--"])
+        .arg(&me);
     command.args(["probe", "-c", host, "-p", &port.to_string(), "-t", RUN, "--json"]);
     command.args(["--rate", &request.rate.to_string()]);
     let out = command
@@ -101,12 +110,17 @@ fn one(rail: &str, placement: &str, host: &str, port: u16, request: &PlanRequest
         .map_err(|e| Failure::failed(format!("starting a measurement: {e}")))?;
     let bad = |what: &str| {
         let said = String::from_utf8_lossy(&out.stderr);
-        Failure::failed(format!("--measure {host}:{port}, {placement}: {what}: {}", said.trim()))
+        Failure::failed(format!(
+            "--measure {host}:{port}, {placement}: {what}: {}",
+            said.trim()
+        ))
     };
     if !out.status.success() {
         return Err(bad("the probe failed"));
     }
     let report: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|_| bad("no report"))?;
-    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().ok_or_else(|| bad("no rate in the report"))?;
+    let rate = report["end"]["sum_received"]["bits_per_second"]
+        .as_f64()
+        .ok_or_else(|| bad("no rate in the report"))?;
     Ok(rate as u64)
 }
