@@ -395,6 +395,14 @@ pub fn condition(rails: &[RailPlan]) -> Option<Condition> {
     }
 }
 
+/// What a core of the stack carries, bit/s: it has 60 % of a stream's work where interrupts have cores of their own,
+/// else all of it.
+fn stack_core_bps(plan: &RailPlan, core_rate: BitRate) -> u64 {
+    let apart = plan.stack.iter().all(|pu| !plan.interrupts.contains(pu));
+    let percent = if apart { 60 } else { 100 };
+    u64::try_from(u128::from(core_rate.bps()) * 100 / percent).unwrap_or(u64::MAX)
+}
+
 /// Streams on the planned rails and the lanes that were named.
 fn lanes(
     request: &PlanRequest,
@@ -416,7 +424,7 @@ fn lanes(
             .rate_bps
             .or(request.card_rate.map(BitRate::bps))
             .unwrap_or(u64::MAX),
-        cores_bps: vec![request.core_rate.bps(); plan.stack_cores.len()],
+        cores_bps: vec![stack_core_bps(plan, request.core_rate); plan.stack_cores.len()],
     };
     let rails = chosen.iter().zip(planned).map(|(c, p)| capacity(c, p)).collect();
     let demand = carried_bps.div_ceil(streams as u64);

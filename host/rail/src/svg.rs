@@ -163,7 +163,7 @@ fn draw_node(out: &mut String, b: &NodeBox<'_>, memory_bytes: u64, top: u32, hei
         let x = b.x + 6 + GAP + (i % COLUMNS) as u32 * (CORE + GAP);
         let y = top + 38 + (i / COLUMNS) as u32 * (CORE + GAP);
         let rail = rails.iter().find(|r| r.cores.contains(&core.core));
-        let fill = rail.map_or("#c9d1dc", |r| colour(r.number));
+        let (fill, ink) = rail.map_or(("#dde3eb", "#1c2430"), |r| (colour(r.number), "#ffffff"));
         // A heavier left edge where a shared cache begins.
         if i > 0 && i % COLUMNS != 0 && cores[i - 1].cache != core.cache {
             let _ = write!(
@@ -180,7 +180,7 @@ fn draw_node(out: &mut String, b: &NodeBox<'_>, memory_bytes: u64, top: u32, hei
         for (k, pu) in core.pus.iter().take(2).enumerate() {
             let _ = write!(
                 out,
-                "<text x=\"{}\" y=\"{}\" font-size=\"13\" text-anchor=\"middle\" fill=\"#ffffff\">{pu}</text>",
+                "<text x=\"{}\" y=\"{}\" font-size=\"13\" text-anchor=\"middle\" fill=\"{ink}\">{pu}</text>",
                 x + CORE / 2,
                 y + if core.pus.len() > 1 {
                     20 + 17 * k as u32
@@ -229,7 +229,7 @@ fn draw_card(out: &mut String, card: &Card, rail: Option<&Rail>, colour: &str, x
         |r| format!("{} Gbps", r as f64 / 1e9),
     );
     text(out, x + 10, y + 39, 12, &format!("{}, {rate}", card.pci), false);
-    let room = (width / 7) as usize;
+    let room = (width / 6) as usize - 2;
     let model: String = card.model.chars().take(room).collect();
     text(out, x + 10, y + 56, 11, &model, false);
 }
