@@ -145,3 +145,13 @@ fn lane_datagram() {
 fn lane_end() {
     smoke("lane_end");
 }
+
+#[test]
+fn rtp_video() {
+    smoke("rtp_video");
+}
+
+#[test]
+fn y4m_header() {
+    smoke("y4m_header");
+}

@@ -11,6 +11,7 @@ mod output;
 mod paced;
 mod place;
 mod progress;
+mod rail;
 mod signal;
 mod verb;
 
@@ -48,6 +49,10 @@ enum Verb {
     Probe(Box<verb::probe::Args>),
     /// Send and receive test traffic on a schedule; search throughput and usable capacity
     Gen(verb::r#gen::Args),
+    /// The host's rails: cores, memory and card that are near each other; plan for a rate, run on one
+    Rail(verb::rail::Args),
+    /// Send and receive uncompressed video in several paced parts
+    Netv(verb::netv::Args),
     /// Show or set what this host needs for a rate and a round-trip time
     Tune(verb::tune::Args),
     /// Put rates per destination or process in force on this host
@@ -70,6 +75,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Plan(args) => verb::plan::run(args),
         Verb::Probe(args) => verb::probe::run(*args),
         Verb::Gen(args) => verb::r#gen::run(args),
+        Verb::Rail(args) => verb::rail::run(args),
+        Verb::Netv(args) => verb::netv::run(args),
         Verb::Tune(args) => verb::tune::run(args),
         Verb::Pace(args) => verb::pace::run(args),
         Verb::Lane(args) => verb::lane::run(args),

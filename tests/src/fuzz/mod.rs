@@ -12,6 +12,7 @@ mod plan;
 mod testbed;
 mod traffic;
 mod units;
+mod video;
 mod wire;
 
 /// A target's name (also of its folder in the corpus) and body.
@@ -37,6 +38,8 @@ pub const TARGETS: &[Target] = &[
     ("meter_filter", meter::run),
     ("lane_datagram", lane::datagram),
     ("lane_end", lane::end),
+    ("rtp_video", video::rtp),
+    ("y4m_header", video::y4m),
 ];
 
 /// Runs the target called `name`.

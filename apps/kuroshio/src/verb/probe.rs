@@ -18,6 +18,7 @@ use super::capacity;
 use super::cp::PaceMode;
 use super::r#gen::failure;
 use crate::error::{EXIT_FAILED, Failure};
+use crate::rail::RailFlag;
 use crate::{output, signal};
 
 const EXAMPLE: &str = "\
@@ -46,6 +47,8 @@ pub struct Args {
     /// Print one JSON object for each test, in iperf3's shape
     #[arg(short = 'J', long)]
     json: bool,
+    #[command(flatten)]
+    rail: RailFlag,
     #[command(flatten)]
     serving: Serving,
     #[command(flatten)]
@@ -152,6 +155,8 @@ struct Asking {
 
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    args.rail
+        .bind(args.client.as_deref().map(|host| (host, args.port)))?;
     if let (Some(host), true) = (&args.client, args.find_capacity) {
         let search = args.searching.config()?;
         let config = config(host, args.port, &args.asking)?;
