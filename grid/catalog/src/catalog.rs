@@ -17,26 +17,38 @@ pub trait Catalog: Send + Sync {
     /// Never blocks; when [`crate::limits::MAX_QUEUE`] operations wait, `done` gets `Busy`.
     fn submit(&self, caller: &Caller, op: Op, done: Done);
 
+    /// Runs an operation and waits for its answer: a reading one, where the back end can, on the caller's own
+    /// thread. Not from a completion, and not on a thread that must not block.
+    ///
+    /// # Errors
+    /// What the operation says; `Unavailable` if the catalog was shut down meanwhile.
+    fn wait(&self, caller: &Caller, op: Op) -> Result<Reply, CatalogError> {
+        let (tx, rx) = mpsc::sync_channel(1);
+        self.submit(
+            caller,
+            op,
+            Box::new(move |answer| {
+                // The receiver waits below; it cannot be gone.
+                let _ = tx.send(answer);
+            }),
+        );
+        rx.recv().unwrap_or_else(|_| Err(CatalogError::new(ErrorKind::Unavailable, "the catalog was shut down")))
+    }
+
     /// Which back end this is and where, for people (`sqlite /path`, `postgresql ...` without secrets).
     fn describe(&self) -> String;
 }
 
 /// Typed calls.
 pub trait CatalogExt: Catalog {
-    /// Runs an operation and waits for its answer. Not from a completion, and not on a thread that must not
-    /// block.
+    /// Runs an operation and waits for its answer; see [`Catalog::wait`].
     ///
     /// # Errors
     /// What the operation says; `Unavailable` if the catalog was shut down meanwhile.
     fn call<O: Operation>(&self, caller: &Caller, op: O) -> Result<O::Output, CatalogError> {
-        let (tx, rx) = mpsc::sync_channel(1);
-        self.begin(caller, op, move |answer| {
-            // The receiver waits below; it cannot be gone.
-            let _ = tx.send(answer);
-        });
-        rx.recv().unwrap_or_else(|_| {
-            Err(CatalogError::new(ErrorKind::Unavailable, "the catalog was shut down"))
-        })
+        let op: Op = op.into();
+        let name = op.name();
+        self.wait(caller, op).and_then(|r| O::output(r).ok_or_else(|| wrong_reply(name)))
     }
 
     /// Hands an operation over; see [`Catalog::submit`].

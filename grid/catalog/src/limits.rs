@@ -8,7 +8,7 @@ pub const MAX_PATH: usize = 4096;
 pub const MAX_TARGET: usize = 4095;
 /// Symbolic links followed in one walk (Linux's `MAXSYMLINKS`).
 pub const MAX_SYMLINKS: u32 = 40;
-/// Deepest directory below the root.
+/// Deepest directory below the root that can be moved, or told the path of.
 pub const MAX_DEPTH: u32 = 2048;
 /// Hard links to one file (ext4's limit).
 pub const MAX_LINKS: u32 = 65_000;
@@ -44,6 +44,16 @@ pub const MAX_SITES: u64 = 1_000;
 pub const MAX_LEASES: u64 = 10_000;
 /// Jobs that are queued or running.
 pub const MAX_OPEN_JOBS: u64 = 1_000_000;
+/// Jobs made by one operation.
+pub const MAX_NEW_JOBS: usize = 1000;
+/// Replicas looked at by one [`crate::ReckonNode`].
+pub const MAX_RECKON: u32 = 1000;
+/// Contents given up by one [`crate::Reap`].
+pub const MAX_REAP: u32 = 1000;
+/// Longest life of a claim, lease or hold, milliseconds (a day).
+pub const MAX_TTL_MS: u64 = 86_400_000;
+/// How long a staged fragment waits for its commit after the last one was staged, nanoseconds (a day).
+pub const STAGED_NS: i64 = 86_400_000_000_000;
 /// Longest free text (a job's error, a node's address or pin), bytes.
 pub const MAX_TEXT: usize = 1024;
 /// Operations waiting for a writer; more are refused with `Busy`.

@@ -85,6 +85,8 @@ replies! {
     Job(Job),
     /// A count.
     Count(u64),
+    /// How far a page went.
+    Reckoned(Option<ObjectId>),
 }
 
 macro_rules! operations {
@@ -552,14 +554,17 @@ operations! {
         state: NodeState,
     } -> () = Reply::Done => ();
 
-    /// Re-reckons a page of a node's replicas after a change of its state (`Lost`: its replicas become `Lost`;
-    /// `Drain`, `Up`...: what is missing elsewhere is found). Repeat until the answer is 0.
+    /// Re-reckons a page of a node's replicas after a change of its state or site (`Lost`: its replicas become
+    /// `Lost`; then what is missing or too much elsewhere is found). Repeat with the answer as `after` until
+    /// it is none.
     write ReckonNode {
         /// The node.
         node: String,
-        /// Replicas at most.
+        /// After this object; none: from the beginning.
+        after: Option<ObjectId>,
+        /// Replicas at most, 1 to 1,000 (the rows are locked meanwhile).
         limit: u32,
-    } -> u64 = Reply::Count(n) => n;
+    } -> Option<ObjectId> = Reply::Reckoned(o) => o;
 
     /// Forgets a node that has no replicas.
     write RemoveNode {
@@ -629,7 +634,7 @@ operations! {
     /// Makes jobs. Any caller; a user only for files it may write (service and administrator: all). An open
     /// job of the same kind, object and destination is not made again. The answer is all of them, in order.
     write AddJobs {
-        /// The jobs, at most 10,000.
+        /// The jobs, at most [`crate::limits::MAX_NEW_JOBS`].
         jobs: Vec<NewJob>,
     } -> Vec<Job> = Reply::Jobs(j) => j;
 
