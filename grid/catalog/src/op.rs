@@ -355,7 +355,8 @@ operations! {
     /// Publishes a draft: new fragments, those staged, and those kept from the base. From then on the file has
     /// this content; the former one goes when no reader has it. Whoever has the draft may commit it (the
     /// permission was checked when it was opened). A draft can be committed once. Indexes without a fragment
-    /// are an error. The replicas given are `Valid`.
+    /// are an error. The replicas given are `Valid`. The draft's handle holds the new content until it is
+    /// released; for more changes open again.
     write Commit {
         /// From [`OpenWrite`] or [`Create`].
         draft: Draft,

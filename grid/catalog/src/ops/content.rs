@@ -326,6 +326,7 @@ impl Tx<'_> {
         if !staged.is_empty() {
             self.x("DELETE FROM draft WHERE ino = ?1 AND gen = ?2", p![ino.0, generation.0])?;
         }
+        self.hold_published(&op.draft);
         if inode.links > 0 {
             if had {
                 self.forget_off_copies(&inode)?;
@@ -338,6 +339,16 @@ impl Tx<'_> {
             }
         }
         self.attr(&inode)
+    }
+
+    /// The draft's handle holds the new content from now on, and its base no more.
+    fn hold_published(&mut self, draft: &Draft) {
+        if let Some(open) = self.shared.opens.get(draft.handle)
+            && open.draft == Some(draft.generation)
+        {
+            let open = Open { generation: draft.generation, draft: None, ..open };
+            self.effects.push(Effect::Open(draft.handle, open));
+        }
     }
 
     /// Fragments of the published content that are kept.

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod bed;
 pub mod contents;
+mod crash;
 pub mod jobs;
 pub mod model;
 pub mod names;
@@ -14,6 +15,7 @@ pub mod together;
 
 use kuroshio_catalog::*;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A catalog with short calls, all as the administrator unless a caller is given.
 pub struct Env {
@@ -140,13 +142,21 @@ impl Env {
         ok(self.call(ListNodeReplicas { node: node.into(), state, after: None, limit: 1000 }))
     }
 
-    /// Upkeep until nothing goes any more; a death is surely seen after two calls.
+    /// Upkeep a few times: what can go at once, goes.
     pub fn reap(&self) -> u64 {
+        (0..3).map(|_| ok(self.call(Reap { limit: 1000, ttl_ms: 60_000 }))).sum()
+    }
+
+    /// Upkeep until so many contents went. PostgreSQL sees a death when all transactions of the server that ran
+    /// beside it ended, those of other databases too.
+    #[track_caller]
+    pub fn reap_until(&self, contents: u64) {
+        let end = Instant::now() + Duration::from_secs(30);
         let mut gone = 0;
-        for _ in 0..3 {
-            gone += ok(self.call(Reap { limit: 1000, ttl_ms: 60_000 }));
+        while gone < contents && Instant::now() < end {
+            gone += self.reap();
         }
-        gone
+        assert_eq!(gone, contents);
     }
 
     pub fn user_usage(&self, name: &str) -> (u64, u64) {

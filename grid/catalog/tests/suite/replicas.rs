@@ -125,7 +125,7 @@ pub fn the_last_one_stays(bed: &dyn Bed) {
     ok(env.unlink("/f"));
     refused(remove(&env, o, "n2", true), ErrorKind::LastReplica);
     ok(env.call(Release { handle: open.handle }));
-    env.reap();
+    env.reap_until(1);
     refused(remove(&env, o, "n2", true), ErrorKind::NotFound);
     let user = Caller::user("u", &[]);
     refused(env.by(&user, RemoveReplica { object: o, node: "n2".into(), below: true }), ErrorKind::NotPermitted);
@@ -141,7 +141,7 @@ pub fn a_lost_node(bed: &dyn Bed) {
     env.put("/only", 99, &["n1"]);
     env.put("/gone", 1, &["n1", "n2"]);
     ok(env.unlink("/gone"));
-    env.reap();
+    env.reap_until(1);
     let set = |state| ok(env.call(SetNodeState { node: "n1".into(), state }));
     set(NodeState::Down);
     reckon(&env, "n1");

@@ -49,10 +49,12 @@ impl Server {
     /// The server that all tests of this process share.
     pub fn shared() -> &'static Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
-        SERVER.get_or_init(Server::start)
+        // Nothing of this process's tests crashes it, and the group commit has a trace of its own.
+        SERVER.get_or_init(|| Server::start("off"))
     }
 
-    pub fn start() -> Server {
+    /// A new server; `fsync` as the server's option.
+    pub fn start(fsync: &str) -> Server {
         let bin = binaries();
         let dir = tempfile::Builder::new().prefix("kuroshio-pg").tempdir().unwrap().keep();
         if as_root() {
@@ -65,18 +67,18 @@ impl Server {
         init.args(["-A", "trust", "-U", "grid", "--locale=C", "-E", "UTF8", "--no-sync", "-D"]).arg(&data);
         init.current_dir("/");
         run(init);
-        let keeper = Self::keep(&bin, &dir);
+        let keeper = Self::keep(&bin, &dir, fsync);
         let server = Server { dir, bin, _keeper: keeper };
         server.wait();
         server
     }
 
-    fn keep(bin: &Path, dir: &Path) -> Child {
+    fn keep(bin: &Path, dir: &Path, fsync: &str) -> Child {
         let user = if as_root() { "setpriv --reuid postgres --regid postgres --clear-groups" } else { "" };
         // Whoever runs on the folder in the end is stopped: a test may have started the server again.
         let script = format!(
             "trap '' INT TERM; {user} {postgres} -D {dir}/data -c listen_addresses= \
-             -c unix_socket_directories={dir} -c max_connections=300 -c deadlock_timeout=100ms \
+             -c unix_socket_directories={dir} -c max_connections=300 -c deadlock_timeout=100ms -c fsync={fsync} \
              >{dir}/log 2>&1 </dev/null & read line; server=$(head -n 1 {dir}/data/postmaster.pid); \
              kill -QUIT $server; while kill -0 $server 2>/dev/null; do sleep 0.05; done; rm -rf {dir}",
             postgres = bin.join("postgres").display(),
