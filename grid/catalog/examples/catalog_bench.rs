@@ -44,38 +44,92 @@ fn main() -> Answer<()> {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let options = Options { trace: Some(trace), ..Options::default() };
+    let options = Options {
+        trace: Some(trace),
+        ..Options::default()
+    };
     let catalog: Arc<dyn Catalog> = match kind.as_str() {
         "sqlite" => Arc::new(Sqlite::open(Path::new(place), options)?),
         "postgres" => Arc::new(Postgres::connect(place, options)?),
         other => return Err(format!("back end '{other}': sqlite or postgres").into()),
     };
-    let bench = Bench { catalog, admin: Caller::admin(), flushes };
+    if kind == "sqlite" {
+        raw_flushes(Path::new(place))?;
+    }
+    let bench = Bench {
+        catalog,
+        admin: Caller::admin(),
+        flushes,
+    };
     bench.prepare()?;
     for callers in [1, 64] {
         bench.rates(callers, operations)?;
     }
     if files > 0 {
-        bench.many(files, if kind == "sqlite" { Some(Path::new(place)) } else { None })?;
+        bench.many(
+            files,
+            if kind == "sqlite" {
+                Some(Path::new(place))
+            } else {
+                None
+            },
+        )?;
     }
+    Ok(())
+}
+
+/// What the disk alone does: 24 KiB written over what is there, then flushed. The ceiling of one caller.
+fn raw_flushes(dir: &Path) -> Answer<()> {
+    use std::io::{Seek, SeekFrom, Write};
+    const TIMES: u32 = 500;
+    let path = dir.join("raw");
+    let mut file = std::fs::File::create(&path)?;
+    file.write_all(&[1; 1 << 20])?;
+    file.sync_all()?;
+    let begun = Instant::now();
+    for i in 0..TIMES {
+        file.seek(SeekFrom::Start(u64::from(i % 40) * 24 * 1024))?;
+        file.write_all(&[i as u8; 24 * 1024])?;
+        file.sync_data()?;
+    }
+    let rate = f64::from(TIMES) / begun.elapsed().as_secs_f64();
+    println!("{{\"operation\":\"write 24 KiB and flush, no catalog\",\"per_s\":{rate:.0}}}");
+    std::fs::remove_file(path)?;
     Ok(())
 }
 
 /// Resident memory of this process, bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = |l: &str| l.strip_prefix("VmRSS:").and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
+    let kib = |l: &str| {
+        l.strip_prefix("VmRSS:")
+            .and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok())
+    };
     status.lines().find_map(kib).unwrap_or(0) << 10
 }
 
 fn disk(dir: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    entries.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum()
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .filter_map(|e| e.metadata().ok())
+        .map(|m| m.len())
+        .sum()
 }
 
 impl Bench {
     fn prepare(&self) -> Answer<()> {
-        self.catalog.call(&self.admin, PutSite { site: Site { name: "s".into(), note: String::new() } })?;
+        self.catalog.call(
+            &self.admin,
+            PutSite {
+                site: Site {
+                    name: "s".into(),
+                    note: String::new(),
+                },
+            },
+        )?;
         let node = Node {
             name: "n1".into(),
             site: "s".into(),
@@ -114,7 +168,11 @@ impl Bench {
                     })
                 })
                 .collect();
-            threads.into_iter().try_for_each(|t| t.join().map_err(|_| "a caller panicked")?.map_err(Box::<dyn Error>::from))
+            threads.into_iter().try_for_each(|t| {
+                t.join()
+                    .map_err(|_| "a caller panicked")?
+                    .map_err(Box::<dyn Error>::from)
+            })
         })?;
         let seconds = begun.elapsed().as_secs_f64();
         let done = each * callers;
@@ -128,7 +186,11 @@ impl Bench {
 
     fn rates(&self, callers: u64, total: u64) -> Answer<()> {
         let dir = format!("/c{callers}");
-        let make = MakeDir { place: Place::path(&dir), mode: 0o755, umask: 0 };
+        let make = MakeDir {
+            place: Place::path(&dir),
+            mode: 0o755,
+            umask: 0,
+        };
         self.catalog.call(&self.admin, make)?;
         let name = |n: u64| Place::path(format!("{dir}/f{n}"));
         self.phase("create", callers, total, |n| Create {
@@ -138,7 +200,10 @@ impl Bench {
             exclusive: true,
             open: false,
         })?;
-        self.phase("stat", callers, total * 4, |n| Stat { place: name(n % (total / callers * callers).max(1)), follow: true })?;
+        self.phase("stat", callers, total * 4, |n| Stat {
+            place: name(n % (total / callers * callers).max(1)),
+            follow: true,
+        })?;
         self.phase("list 100", callers, total / 10, |n| ReadDir {
             place: Place::path(&dir),
             after: Some(format!("f{n}").into_bytes()),
@@ -146,12 +211,22 @@ impl Bench {
             attrs: true,
         })?;
         let moved = |n: u64| Place::path(format!("{dir}/g{n}"));
-        self.phase("rename", callers, total, |n| Rename { from: name(n), to: moved(n), mode: RenameMode::Replace })?;
+        self.phase("rename", callers, total, |n| Rename {
+            from: name(n),
+            to: moved(n),
+            mode: RenameMode::Replace,
+        })?;
         self.phase("unlink", callers, total, |n| Unlink { place: moved(n) })?;
         let begun = Instant::now();
         let mut gone = 0;
         loop {
-            let now = self.catalog.call(&self.admin, Reap { limit: 1000, ttl_ms: 60_000 })?;
+            let now = self.catalog.call(
+                &self.admin,
+                Reap {
+                    limit: 1000,
+                    ttl_ms: 60_000,
+                },
+            )?;
             gone += now;
             if gone > 0 && now == 0 {
                 break;
@@ -170,7 +245,11 @@ impl Bench {
         let mut parent = Ino::ROOT;
         for n in 0..files {
             if n == 0 || (n >= LARGE_DIR && n % SMALL_DIR == 0) {
-                let make = MakeDir { place: Place::path(format!("/d{n}")), mode: 0o755, umask: 0 };
+                let make = MakeDir {
+                    place: Place::path(format!("/d{n}")),
+                    mode: 0o755,
+                    umask: 0,
+                };
                 parent = self.catalog.call(&self.admin, make)?.ino;
             }
             let (count, changed) = &*window;
@@ -205,7 +284,10 @@ impl Bench {
         }
         self.phase("stat among all", 1, 20_000, |n| {
             let n = n * 7919 % LARGE_DIR.min(files);
-            Stat { place: Place::path(format!("/d0/f{n}")), follow: true }
+            Stat {
+                place: Place::path(format!("/d0/f{n}")),
+                follow: true,
+            }
         })?;
         self.phase("create among all", 1, 5000, |n| Create {
             place: Place::path(format!("/d0/new{n}")),
@@ -217,7 +299,10 @@ impl Bench {
         let begun = Instant::now();
         let found = self.catalog.call(&self.admin, CheckInvariants { limit: 10 })?;
         let seconds = begun.elapsed().as_secs_f64();
-        println!("{{\"operation\":\"check\",\"findings\":{},\"seconds\":{seconds:.1}}}", found.len());
+        println!(
+            "{{\"operation\":\"check\",\"findings\":{},\"seconds\":{seconds:.1}}}",
+            found.len()
+        );
         Ok(())
     }
 
@@ -229,7 +314,12 @@ impl Bench {
             draft,
             mode: 0o644,
             umask: 0,
-            fragments: vec![NewFragment { index: 0, size: 4096, digest: Digest([n as u8; 32]), nodes }],
+            fragments: vec![NewFragment {
+                index: 0,
+                size: 4096,
+                digest: Digest([n as u8; 32]),
+                nodes,
+            }],
             exclusive: true,
             mtime: None,
         };
@@ -251,7 +341,12 @@ impl Bench {
         loop {
             let page = self.catalog.call(
                 &self.admin,
-                ReadDir { place: Place::path(path), after, limit: 1000, attrs },
+                ReadDir {
+                    place: Place::path(path),
+                    after,
+                    limit: 1000,
+                    attrs,
+                },
             )?;
             entries += page.entries.len();
             after = page.entries.last().map(|e| e.name.clone());
@@ -260,7 +355,9 @@ impl Bench {
             }
         }
         let ms = begun.elapsed().as_secs_f64() * 1000.0;
-        println!("{{\"operation\":\"list directory\",\"attrs\":{attrs},\"entries\":{entries},\"ms\":{ms:.0}}}");
+        println!(
+            "{{\"operation\":\"list directory\",\"attrs\":{attrs},\"entries\":{entries},\"ms\":{ms:.0}}}"
+        );
         Ok(())
     }
 }

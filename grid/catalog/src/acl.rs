@@ -91,9 +91,18 @@ impl Acl {
     pub fn from_mode(mode: u32) -> Self {
         let bits = |shift: u32| ((mode >> shift) & 7) as u8;
         Self(vec![
-            AclEntry { tag: AclTag::UserObj, bits: bits(6) },
-            AclEntry { tag: AclTag::GroupObj, bits: bits(3) },
-            AclEntry { tag: AclTag::Other, bits: bits(0) },
+            AclEntry {
+                tag: AclTag::UserObj,
+                bits: bits(6),
+            },
+            AclEntry {
+                tag: AclTag::GroupObj,
+                bits: bits(3),
+            },
+            AclEntry {
+                tag: AclTag::Other,
+                bits: bits(0),
+            },
         ])
     }
 
@@ -123,7 +132,9 @@ impl Acl {
     #[must_use]
     pub fn mode_bits(&self) -> u32 {
         let b = |t: &AclTag| u32::from(self.bits(t).unwrap_or(0));
-        let group = self.bits(&AclTag::Mask).map_or_else(|| b(&AclTag::GroupObj), u32::from);
+        let group = self
+            .bits(&AclTag::Mask)
+            .map_or_else(|| b(&AclTag::GroupObj), u32::from);
         b(&AclTag::UserObj) << 6 | group << 3 | b(&AclTag::Other)
     }
 
@@ -131,7 +142,11 @@ impl Acl {
     pub fn set_mode_bits(&mut self, mode: u32) {
         let bits = |shift: u32| ((mode >> shift) & 7) as u8;
         self.set_bits(&AclTag::UserObj, bits(6));
-        let group = if self.bits(&AclTag::Mask).is_some() { AclTag::Mask } else { AclTag::GroupObj };
+        let group = if self.bits(&AclTag::Mask).is_some() {
+            AclTag::Mask
+        } else {
+            AclTag::GroupObj
+        };
         self.set_bits(&group, bits(3));
         self.set_bits(&AclTag::Other, bits(0));
     }

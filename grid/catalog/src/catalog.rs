@@ -32,7 +32,12 @@ pub trait Catalog: Send + Sync {
                 let _ = tx.send(answer);
             }),
         );
-        rx.recv().unwrap_or_else(|_| Err(CatalogError::new(ErrorKind::Unavailable, "the catalog was shut down")))
+        rx.recv().unwrap_or_else(|_| {
+            Err(CatalogError::new(
+                ErrorKind::Unavailable,
+                "the catalog was shut down",
+            ))
+        })
     }
 
     /// Which back end this is and where, for people (`sqlite /path`, `postgresql ...` without secrets).
@@ -48,7 +53,8 @@ pub trait CatalogExt: Catalog {
     fn call<O: Operation>(&self, caller: &Caller, op: O) -> Result<O::Output, CatalogError> {
         let op: Op = op.into();
         let name = op.name();
-        self.wait(caller, op).and_then(|r| O::output(r).ok_or_else(|| wrong_reply(name)))
+        self.wait(caller, op)
+            .and_then(|r| O::output(r).ok_or_else(|| wrong_reply(name)))
     }
 
     /// Hands an operation over; see [`Catalog::submit`].

@@ -78,10 +78,18 @@ impl FromStr for CopyRule {
         let bad = || {
             CatalogError::new(
                 ErrorKind::Invalid,
-                format!("copies '{}': valid are 1 to {MAX_COPIES}, or SITE=NUMBER,... with that sum", text.escape_debug()),
+                format!(
+                    "copies '{}': valid are 1 to {MAX_COPIES}, or SITE=NUMBER,... with that sum",
+                    text.escape_debug()
+                ),
             )
         };
-        let number = |t: &str| t.parse::<u32>().ok().filter(|n| (1..=MAX_COPIES).contains(n)).ok_or_else(bad);
+        let number = |t: &str| {
+            t.parse::<u32>()
+                .ok()
+                .filter(|n| (1..=MAX_COPIES).contains(n))
+                .ok_or_else(bad)
+        };
         if !text.contains('=') {
             return number(text).map(Self::Count);
         }

@@ -17,7 +17,7 @@ use crate::limits::{ID_BLOCK, MAX_BATCH, MAX_QUEUE};
 use crate::ops::{Effect, Tx};
 use crate::sql::{Backend, Conn, DbError, DbKind, Fault, Sql, p};
 use crate::state::{Clock, Ids, Opens, Shared, Texts};
-use crate::{Caller, Done, Op, Reply, Timestamp};
+use crate::{Caller, Done, Op, Reply, Role, Timestamp};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -68,7 +68,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { readers: 2, writers: 2, clock: Arc::new(Timestamp::now), trace: None }
+        Self {
+            readers: 2,
+            writers: 2,
+            clock: Arc::new(Timestamp::now),
+            trace: None,
+        }
     }
 }
 
@@ -167,7 +172,10 @@ impl<B: Backend> Engine<B> {
             pool: Mutex::new(Vec::new()),
             trace: options.trace,
         });
-        let mut engine = Self { inner, threads: Vec::new() };
+        let mut engine = Self {
+            inner,
+            threads: Vec::new(),
+        };
         let mut first = Some(first);
         for i in 0..writers.clamp(1, 16) {
             let conn = first.take();
@@ -185,17 +193,32 @@ impl<B: Backend> Engine<B> {
         run: impl FnOnce(&Inner<B>) + Send + 'static,
     ) -> Result<(), CatalogError> {
         let inner = self.inner.clone();
-        let thread = std::thread::Builder::new().name(name).spawn(move || run(&inner)).map_err(|e| {
-            CatalogError::new(ErrorKind::Io, format!("a thread of the catalog cannot start: {e}")).with_source(e)
-        })?;
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || run(&inner))
+            .map_err(|e| {
+                CatalogError::new(
+                    ErrorKind::Io,
+                    format!("a thread of the catalog cannot start: {e}"),
+                )
+                .with_source(e)
+            })?;
         self.threads.push(thread);
         Ok(())
     }
 
     pub fn submit(&self, caller: &Caller, op: Op, done: Done) {
         let writes = op.writes();
-        let request = Request { caller: caller.clone(), op, done };
-        let queue = if writes { &self.inner.writes } else { &self.inner.reads };
+        let request = Request {
+            caller: caller.clone(),
+            op,
+            done,
+        };
+        let queue = if writes {
+            &self.inner.writes
+        } else {
+            &self.inner.reads
+        };
         refuse_if_full(queue.push(request));
     }
 
@@ -211,9 +234,16 @@ impl<B: Backend> Engine<B> {
             // The receiver waits below; it cannot be gone.
             let _ = tx.send(answer);
         });
-        refuse_if_full(self.inner.writes.push(Request { caller: caller.clone(), op, done }));
+        refuse_if_full(self.inner.writes.push(Request {
+            caller: caller.clone(),
+            op,
+            done,
+        }));
         rx.recv().unwrap_or_else(|_| {
-            Err(CatalogError::new(ErrorKind::Unavailable, "the catalog was shut down"))
+            Err(CatalogError::new(
+                ErrorKind::Unavailable,
+                "the catalog was shut down",
+            ))
         })
     }
 
@@ -249,7 +279,10 @@ fn refill<C: Conn>(conn: &mut C, shared: &Shared) -> Result<(), DbError> {
         return Ok(());
     }
     // The statement is its own transaction: durable when it returns.
-    let rows = conn.query("UPDATE meta SET value = value + ?1 WHERE name = 'ids' RETURNING value", p![ID_BLOCK])?;
+    let rows = conn.query(
+        "UPDATE meta SET value = value + ?1 WHERE name = 'ids' RETURNING value",
+        p![ID_BLOCK],
+    )?;
     let end: u64 = rows.first().and_then(|r| r.num(0).ok()).ok_or_else(|| DbError {
         kind: DbKind::Broken,
         source: "table meta has no usable row 'ids'".into(),
@@ -323,14 +356,22 @@ impl<B: Backend> Inner<B> {
             attempts += 1;
             let error = match self.write_once(conn, &[(&request.caller, &request.op)]) {
                 Ok(answers) => {
-                    let none = || Err(CatalogError::new(ErrorKind::Corrupt, "an operation had no answer"));
+                    let none = || {
+                        Err(CatalogError::new(
+                            ErrorKind::Corrupt,
+                            "an operation had no answer",
+                        ))
+                    };
                     return answers.into_iter().next().unwrap_or_else(none);
                 }
                 Err(Failed::Before(e)) => e,
                 Err(Failed::During(e)) => return Err(e.into()),
                 // One alone answers with its refusal and is rolled back; it is not half done.
                 Err(Failed::HalfDone) => {
-                    return Err(CatalogError::new(ErrorKind::Corrupt, "an operation was left half done"));
+                    return Err(CatalogError::new(
+                        ErrorKind::Corrupt,
+                        "an operation was left half done",
+                    ));
                 }
             };
             match error.kind {
@@ -373,7 +414,9 @@ impl<B: Backend> Inner<B> {
 
     fn write_with(&self, conn: &mut B::Conn, operations: &[(&Caller, &Op)]) -> Result<Vec<Answer>, Failed> {
         refill(conn, &self.shared).map_err(Failed::Before)?;
-        self.trace(TraceEvent::Begin { operations: operations.len() });
+        self.trace(TraceEvent::Begin {
+            operations: operations.len(),
+        });
         let under_way = self.shared.opens.under_way();
         conn.begin(true).map_err(Failed::Before)?;
         let now = (self.shared.clock)();
@@ -395,12 +438,17 @@ impl<B: Backend> Inner<B> {
                 Err(Fault::Db(e)) => return Err(Failed::Before(e)),
                 Err(Fault::NeedsWriter) => {
                     let source = "a batch used up the reserved numbers".into();
-                    return Err(Failed::Before(DbError { kind: DbKind::Again, source }));
+                    return Err(Failed::Before(DbError {
+                        kind: DbKind::Again,
+                        source,
+                    }));
                 }
             }
         }
         conn.commit().map_err(Failed::During)?;
-        self.trace(TraceEvent::Durable { operations: operations.len() });
+        self.trace(TraceEvent::Durable {
+            operations: operations.len(),
+        });
         self.apply(effects);
         drop(under_way);
         Ok(answers)
@@ -429,6 +477,12 @@ impl<B: Backend> Inner<B> {
 
     /// Runs a reading operation on this thread; none if it needs a writer.
     fn read_here(&self, caller: &Caller, op: &Op) -> Option<Answer> {
+        if let Op::Release(release) = op {
+            // What is open is in memory alone.
+            let user = (caller.role == Role::User).then_some(caller.user.as_str());
+            self.shared.opens.remove(release.handle, user);
+            return Some(Ok(Reply::Done));
+        }
         let begun = Instant::now();
         let mut attempts = 0;
         loop {

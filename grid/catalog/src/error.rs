@@ -107,7 +107,11 @@ impl CatalogError {
     /// An error about `what`.
     #[must_use]
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), source: None }
+        Self {
+            kind,
+            what: what.into(),
+            source: None,
+        }
     }
 
     /// The same, with a cause.

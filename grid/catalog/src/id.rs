@@ -119,7 +119,8 @@ impl Caller {
 
 /// Where an operation works: a path walked from a directory, as the `*at` calls of POSIX. Components are
 /// bytes between slashes; `.` and `..` are understood; `..` of the root is the root. An empty path is the
-/// inode itself (no walk, no search permission needed). A leading slash starts at the root. Symbolic links
+/// inode itself. A number gives no right: a user (not a service or the administrator) needs search permission
+/// on all directories above the one that the walk begins in, too, or to have an inode without a name open. A leading slash starts at the root. Symbolic links
 /// on the way are followed; whether the last one is, says the operation. Search permission is checked on
 /// every directory of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,19 +135,28 @@ impl Place {
     /// An inode itself.
     #[must_use]
     pub fn ino(ino: Ino) -> Self {
-        Self { dir: ino, path: Vec::new() }
+        Self {
+            dir: ino,
+            path: Vec::new(),
+        }
     }
 
     /// A name (or relative path) in a directory.
     #[must_use]
     pub fn at(dir: Ino, name: impl AsRef<[u8]>) -> Self {
-        Self { dir, path: name.as_ref().to_vec() }
+        Self {
+            dir,
+            path: name.as_ref().to_vec(),
+        }
     }
 
     /// A path from the root, with or without a leading slash. Only `/` (or nothing) is the root itself.
     #[must_use]
     pub fn path(path: impl AsRef<[u8]>) -> Self {
-        Self { dir: Ino::ROOT, path: path.as_ref().to_vec() }
+        Self {
+            dir: Ino::ROOT,
+            path: path.as_ref().to_vec(),
+        }
     }
 }
 

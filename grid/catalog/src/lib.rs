@@ -32,6 +32,7 @@
 //! suite. `docs/catalog.md` has the schema, the invariants and the limits.
 
 mod acl;
+mod answer;
 mod attr;
 mod catalog;
 mod content;
@@ -49,6 +50,9 @@ mod sqlite;
 mod state;
 
 pub use acl::{Acl, AclEntry, AclKind, AclTag};
+pub use answer::{
+    Created, DirEntry, DirPage, NodeReplica, QuotaKind, QuotaSubject, RenameMode, SetXattrMode, Usage,
+};
 pub use attr::{Access, Attr, Kind, SetTime, Timestamp};
 pub use catalog::{Catalog, CatalogExt, Done};
 pub use content::{

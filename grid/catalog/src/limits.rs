@@ -8,7 +8,7 @@ pub const MAX_PATH: usize = 4096;
 pub const MAX_TARGET: usize = 4095;
 /// Symbolic links followed in one walk (Linux's `MAXSYMLINKS`).
 pub const MAX_SYMLINKS: u32 = 40;
-/// Deepest directory below the root that can be moved, or told the path of.
+/// Deepest directory below the root that can be moved, told the path of, or begun from by a user.
 pub const MAX_DEPTH: u32 = 2048;
 /// Hard links to one file (ext4's limit).
 pub const MAX_LINKS: u32 = 65_000;

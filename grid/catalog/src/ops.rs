@@ -54,7 +54,16 @@ impl<'a> Tx<'a> {
         writer: bool,
         effects: &'a mut Vec<Effect>,
     ) -> Self {
-        Self { sql, shared, under_way, caller, now, writer, effects, changed: false }
+        Self {
+            sql,
+            shared,
+            under_way,
+            caller,
+            now,
+            writer,
+            effects,
+            changed: false,
+        }
     }
 
     /// Whether a statement that changes something was run.
@@ -136,7 +145,10 @@ impl<'a> Tx<'a> {
             Op::PruneJobs(o) => self.prune_jobs(o.before, o.limit).map(Reply::Count),
             Op::Reap(o) => self.reap(o.limit, o.ttl_ms).map(Reply::Count),
             Op::CheckInvariants(o) => self.check_invariants(o.limit).map(Reply::Names),
-            other => refuse(ErrorKind::Unsupported, format!("{} is not an operation of the grid", other.name())),
+            other => refuse(
+                ErrorKind::Unsupported,
+                format!("{} is not an operation of the grid", other.name()),
+            ),
         }
     }
 
@@ -186,7 +198,10 @@ impl<'a> Tx<'a> {
             }
         }
         let Some(row) = self.one("SELECT kind, text FROM intern WHERE id = ?1", p![id])? else {
-            return refuse(ErrorKind::Corrupt, format!("no owner, group or rule has the number {id}"));
+            return refuse(
+                ErrorKind::Corrupt,
+                format!("no owner, group or rule has the number {id}"),
+            );
         };
         let text = row.text(1)?;
         let kind = match row.int(0)? {
@@ -212,7 +227,9 @@ impl<'a> Tx<'a> {
             }
         }
         let sql = "SELECT id FROM intern WHERE kind = ?1 AND text = ?2";
-        let Some(row) = self.one(sql, p![kind as i64, text])? else { return Ok(None) };
+        let Some(row) = self.one(sql, p![kind as i64, text])? else {
+            return Ok(None);
+        };
         let id = row.int(0)?;
         self.effects.push(Effect::Intern(kind, id, text.to_owned()));
         Ok(Some(id))
@@ -224,7 +241,10 @@ impl<'a> Tx<'a> {
             return Ok(id);
         }
         let id = self.new_id()?;
-        self.x("INSERT INTO intern (id, kind, text) VALUES (?1, ?2, ?3)", p![id, kind as i64, text])?;
+        self.x(
+            "INSERT INTO intern (id, kind, text) VALUES (?1, ?2, ?3)",
+            p![id, kind as i64, text],
+        )?;
         let id = id as i64;
         self.effects.push(Effect::Intern(kind, id, text.to_owned()));
         Ok(id)
@@ -235,7 +255,10 @@ impl<'a> Tx<'a> {
     fn check_caller(&self) -> R<()> {
         let c = self.caller;
         if c.groups.len() > MAX_GROUPS {
-            return refuse(ErrorKind::Limit, format!("a caller has at most {MAX_GROUPS} groups"));
+            return refuse(
+                ErrorKind::Limit,
+                format!("a caller has at most {MAX_GROUPS} groups"),
+            );
         }
         check_principal("user", &c.user)?;
         c.groups.iter().try_for_each(|g| check_principal("group", g))
@@ -256,7 +279,10 @@ impl<'a> Tx<'a> {
 
     fn need_service(&self, what: &str) -> R<()> {
         if self.caller.role == Role::User {
-            return refuse(ErrorKind::NotPermitted, format!("{what}: for services and the administrator"));
+            return refuse(
+                ErrorKind::NotPermitted,
+                format!("{what}: for services and the administrator"),
+            );
         }
         Ok(())
     }
@@ -279,13 +305,19 @@ fn check_principal(what: &str, name: &str) -> R<()> {
     }
     refuse(
         ErrorKind::Invalid,
-        format!("{what} '{}': 1 to 128 bytes without blanks, control characters, ',', '=', ':', '/'", name.escape_debug()),
+        format!(
+            "{what} '{}': 1 to 128 bytes without blanks, control characters, ',', '=', ':', '/'",
+            name.escape_debug()
+        ),
     )
 }
 
 fn check_text(what: &str, text: &str) -> R<()> {
     if text.len() > crate::limits::MAX_TEXT || text.contains('\0') {
-        return refuse(ErrorKind::Limit, format!("{what}: at most 1,024 bytes, no zero byte"));
+        return refuse(
+            ErrorKind::Limit,
+            format!("{what}: at most 1,024 bytes, no zero byte"),
+        );
     }
     Ok(())
 }

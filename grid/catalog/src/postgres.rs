@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Options};
 use crate::sql::postgres::PostgresServer;
-use crate::{Caller, Catalog, CatalogError, Done, Op, Reply};
+use crate::{Caller, Catalog, CatalogError, Done, Op};
 
 /// A catalog in a PostgreSQL database, which any number of processes may have open. Ends its threads when
 /// dropped, after all that was submitted is answered.
@@ -21,17 +21,15 @@ impl Postgres {
     pub fn connect(url: &str, options: Options) -> Result<Self, CatalogError> {
         let writers = options.writers;
         let server = PostgresServer::new(url)?;
-        Ok(Self { engine: Engine::start(server, options, writers)? })
+        Ok(Self {
+            engine: Engine::start(server, options, writers)?,
+        })
     }
 }
 
 impl Catalog for Postgres {
     fn submit(&self, caller: &Caller, op: Op, done: Done) {
         self.engine.submit(caller, op, done);
-    }
-
-    fn wait(&self, caller: &Caller, op: Op) -> Result<Reply, CatalogError> {
-        self.engine.wait(caller, op)
     }
 
     fn describe(&self) -> String {

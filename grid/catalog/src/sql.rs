@@ -107,7 +107,10 @@ impl Row {
             Some(Value::Text(_)) => "a text",
             Some(Value::Bytes(_)) => "bytes",
         };
-        CatalogError::new(ErrorKind::Corrupt, format!("column {i} of a row of the catalog is {what}"))
+        CatalogError::new(
+            ErrorKind::Corrupt,
+            format!("column {i} of a row of the catalog is {what}"),
+        )
     }
 
     pub fn int(&self, i: usize) -> Result<i64, CatalogError> {
@@ -235,7 +238,11 @@ impl Dialect {
             ("{skip}", "", "FOR UPDATE SKIP LOCKED"),
             ("{bytes}", "BLOB", "BYTEA"),
             ("{rowless}", "WITHOUT ROWID", ""),
-            ("{death}", "?4", "CAST(?4 AS BIGINT) + CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)"),
+            (
+                "{death}",
+                "?4",
+                "CAST(?4 AS BIGINT) + CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)",
+            ),
             ("{dirlock}", "1", "1 FROM (SELECT pg_advisory_xact_lock(1)) held"),
         ];
         let mut out = Cow::Borrowed(sql);
@@ -288,9 +295,18 @@ mod tests {
     #[test]
     fn words_become_the_dialects() {
         let sql = "SELECT a FROM t WHERE b = ?1 AND c = ?2 {lock}";
-        assert_eq!(Dialect::Sqlite.translate(sql), "SELECT a FROM t WHERE b = ?1 AND c = ?2 ");
-        assert_eq!(Dialect::Postgres.translate(sql), "SELECT a FROM t WHERE b = $1 AND c = $2 FOR UPDATE");
-        assert_eq!(Dialect::Postgres.translate("CREATE TABLE x (a {bytes}) {rowless}"), "CREATE TABLE x (a BYTEA) ");
+        assert_eq!(
+            Dialect::Sqlite.translate(sql),
+            "SELECT a FROM t WHERE b = ?1 AND c = ?2 "
+        );
+        assert_eq!(
+            Dialect::Postgres.translate(sql),
+            "SELECT a FROM t WHERE b = $1 AND c = $2 FOR UPDATE"
+        );
+        assert_eq!(
+            Dialect::Postgres.translate("CREATE TABLE x (a {bytes}) {rowless}"),
+            "CREATE TABLE x (a BYTEA) "
+        );
     }
 
     #[test]

@@ -19,7 +19,9 @@ impl Sqlite {
     /// The folder cannot be made or written, another process has the catalog open, or it is of a newer program.
     pub fn open(dir: &Path, options: Options) -> Result<Self, CatalogError> {
         let file = SqliteFile::open(dir)?;
-        Ok(Self { engine: Engine::start(file, options, 1)? })
+        Ok(Self {
+            engine: Engine::start(file, options, 1)?,
+        })
     }
 }
 

@@ -68,7 +68,11 @@ pub(crate) struct Texts {
 
 impl Texts {
     pub fn text(&self, id: i64) -> Option<Arc<str>> {
-        self.by_id.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.by_id
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&id)
+            .cloned()
     }
 
     pub fn id(&self, kind: Text, text: &str) -> Option<i64> {
@@ -78,8 +82,14 @@ impl Texts {
 
     pub fn add(&self, kind: Text, id: i64, text: &str) {
         let text: Arc<str> = Arc::from(text);
-        self.by_id.write().unwrap_or_else(PoisonError::into_inner).insert(id, text.clone());
-        self.by_text.write().unwrap_or_else(PoisonError::into_inner).insert((kind, text), id);
+        self.by_id
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id, text.clone());
+        self.by_text
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((kind, text), id);
     }
 }
 
@@ -152,13 +162,25 @@ impl Opens {
 
     pub fn remove(&self, handle: Handle, user: Option<&str>) {
         let mut inner = lock(&self.inner);
-        if inner.files.get(&handle).is_some_and(|o| user.is_none_or(|u| u == o.user)) {
+        if inner
+            .files
+            .get(&handle)
+            .is_some_and(|o| user.is_none_or(|u| u == o.user))
+        {
             inner.files.remove(&handle);
         }
     }
 
     pub fn get(&self, handle: Handle) -> Option<Open> {
         lock(&self.inner).files.get(&handle).cloned()
+    }
+
+    /// Whether a user has an inode open.
+    pub fn has(&self, ino: Ino, user: &str) -> bool {
+        lock(&self.inner)
+            .files
+            .values()
+            .any(|o| o.ino == ino && o.user == user)
     }
 
     /// Contents that are open: each inode with a generation that is held.
@@ -235,12 +257,20 @@ mod tests {
         let opens = Opens::default();
         let before = opens.under_way();
         let own = opens.under_way();
-        assert_eq!(opens.tick(7, &own), 0, "one that began before may still register the dead content");
+        assert_eq!(
+            opens.tick(7, &own),
+            0,
+            "one that began before may still register the dead content"
+        );
         drop(own);
         drop(before);
         let later = opens.under_way();
         let own = opens.under_way();
-        assert_eq!(opens.tick(9, &own), 7, "one under way began after 7 was read, but before 9 was");
+        assert_eq!(
+            opens.tick(9, &own),
+            7,
+            "one under way began after 7 was read, but before 9 was"
+        );
         drop(later);
         drop(own);
         let own = opens.under_way();

@@ -19,7 +19,10 @@ impl Tx<'_> {
         if let Some(owner) = &op.owner {
             let same = *self.text(i.uid)? == **owner;
             if !same && !self.is_admin() {
-                return refuse(ErrorKind::NotPermitted, format!("{place}: only the administrator gives files away"));
+                return refuse(
+                    ErrorKind::NotPermitted,
+                    format!("{place}: only the administrator gives files away"),
+                );
             }
             self.need_owner(&i, place)?;
             i.uid = self.intern_principal(Text::User, owner)?;
@@ -56,7 +59,10 @@ impl Tx<'_> {
             if !owner {
                 match set {
                     SetTime::At(_) => {
-                        return refuse(ErrorKind::NotPermitted, format!("{place}: only the owner sets a given time"));
+                        return refuse(
+                            ErrorKind::NotPermitted,
+                            format!("{place}: only the owner sets a given time"),
+                        );
                     }
                     SetTime::Now => self.need(&i, WRITE, place)?,
                 }
@@ -76,7 +82,10 @@ impl Tx<'_> {
         if self.is_admin() || *self.text(uid)? == *self.caller.user {
             return Ok(());
         }
-        refuse(ErrorKind::NotPermitted, format!("{place}: {} is not the owner", self.caller.user))
+        refuse(
+            ErrorKind::NotPermitted,
+            format!("{place}: {} is not the owner", self.caller.user),
+        )
     }
 
     fn change_mode(&mut self, i: &mut Inode, mode: u32, place: &Place) -> R<()> {
@@ -84,7 +93,10 @@ impl Tx<'_> {
             return refuse(ErrorKind::Invalid, format!("{place}: mode {mode:o}: 0 to 7777"));
         }
         if i.kind == Kind::Symlink {
-            return refuse(ErrorKind::Unsupported, format!("{place}: a symbolic link has no mode"));
+            return refuse(
+                ErrorKind::Unsupported,
+                format!("{place}: a symbolic link has no mode"),
+            );
         }
         i.mode = mode;
         let group = self.text(i.gid)?;
@@ -105,8 +117,20 @@ impl Tx<'_> {
             return Ok(());
         }
         let bytes = i.charged_bytes();
-        self.charge(&Charge { uid: i.uid, gid: i.gid, qdir: 0, files: 1, bytes })?;
-        self.charge(&Charge { uid: before.0, gid: before.1, qdir: 0, files: -1, bytes: -bytes })
+        self.charge(&Charge {
+            uid: i.uid,
+            gid: i.gid,
+            qdir: 0,
+            files: 1,
+            bytes,
+        })?;
+        self.charge(&Charge {
+            uid: before.0,
+            gid: before.1,
+            qdir: 0,
+            files: -1,
+            bytes: -bytes,
+        })
     }
 
     fn save_attr(&mut self, i: &Inode) -> R<()> {
@@ -114,7 +138,14 @@ impl Tx<'_> {
             "UPDATE inode SET mode = ?2, uid = ?3, gid = ?4, atime = ?5, mtime = ?6, ctime = ?7, acl = ?8, \
              dacl = ?9 WHERE ino = ?1",
             p![
-                i.ino.0, i.mode, i.uid, i.gid, i.atime.0, i.mtime.0, i.ctime.0, i.acl.as_ref(),
+                i.ino.0,
+                i.mode,
+                i.uid,
+                i.gid,
+                i.atime.0,
+                i.mtime.0,
+                i.ctime.0,
+                i.acl.as_ref(),
                 i.default_acl.as_ref()
             ],
         )?;
@@ -138,7 +169,10 @@ impl Tx<'_> {
         match op.kind {
             AclKind::Default => {
                 if !i.is_dir() {
-                    return refuse(ErrorKind::Access, format!("{}: only directories have a default ACL", op.place));
+                    return refuse(
+                        ErrorKind::Access,
+                        format!("{}: only directories have a default ACL", op.place),
+                    );
                 }
                 i.default_acl = match &op.acl {
                     Some(acl) => Some(self.acl_blob(acl)?),
@@ -148,7 +182,11 @@ impl Tx<'_> {
             AclKind::Access => match &op.acl {
                 Some(acl) => {
                     i.mode = i.mode & !0o777 | acl.mode_bits();
-                    i.acl = if acl.is_mode() { None } else { Some(self.acl_blob(acl)?) };
+                    i.acl = if acl.is_mode() {
+                        None
+                    } else {
+                        Some(self.acl_blob(acl)?)
+                    };
                 }
                 None => {
                     // What is left is what the list granted to the owner, the owning group and others.
@@ -179,11 +217,17 @@ impl Tx<'_> {
         }
         let within = |space: &[u8]| name.len() > space.len() && name.starts_with(space);
         if name.contains(&0) {
-            return refuse(ErrorKind::Invalid, format!("{place}: an attribute's name has no zero byte"));
+            return refuse(
+                ErrorKind::Invalid,
+                format!("{place}: an attribute's name has no zero byte"),
+            );
         }
         if within(b"user.") {
             if inode.kind == Kind::Symlink {
-                return refuse(ErrorKind::NotPermitted, format!("{place}: a symbolic link has no user attributes"));
+                return refuse(
+                    ErrorKind::NotPermitted,
+                    format!("{place}: a symbolic link has no user attributes"),
+                );
             }
             return self.need(inode, bits, place);
         }
@@ -193,7 +237,10 @@ impl Tx<'_> {
             } else if bits == READ {
                 refuse(ErrorKind::NoData, format!("{place}: no such attribute"))
             } else {
-                refuse(ErrorKind::NotPermitted, format!("{place}: attributes of the administrator"))
+                refuse(
+                    ErrorKind::NotPermitted,
+                    format!("{place}: attributes of the administrator"),
+                )
             };
         }
         refuse(
@@ -205,7 +252,10 @@ impl Tx<'_> {
     pub(super) fn get_xattr(&mut self, place: &Place, name: &[u8]) -> R<Vec<u8>> {
         let inode = self.resolve(place, true)?;
         self.check_xattr(&inode, name, READ, place)?;
-        match self.one("SELECT value FROM xattr WHERE ino = ?1 AND name = ?2", p![inode.ino.0, name])? {
+        match self.one(
+            "SELECT value FROM xattr WHERE ino = ?1 AND name = ?2",
+            p![inode.ino.0, name],
+        )? {
             Some(row) => Ok(row.bytes(0)?),
             None => refuse(ErrorKind::NoData, format!("{place}: no such attribute")),
         }
@@ -213,7 +263,10 @@ impl Tx<'_> {
 
     pub(super) fn list_xattr(&mut self, place: &Place) -> R<Vec<Vec<u8>>> {
         let inode = self.resolve(place, true)?;
-        let rows = self.q("SELECT name FROM xattr WHERE ino = ?1 ORDER BY name", p![inode.ino.0])?;
+        let rows = self.q(
+            "SELECT name FROM xattr WHERE ino = ?1 ORDER BY name",
+            p![inode.ino.0],
+        )?;
         let mut names = Vec::with_capacity(rows.len());
         for row in &rows {
             let name = row.bytes(0)?;
@@ -228,27 +281,39 @@ impl Tx<'_> {
         let inode = self.resolve_locked(&op.place, true)?;
         self.check_xattr(&inode, &op.name, WRITE, &op.place)?;
         if op.value.len() > MAX_XATTR_VALUE {
-            return refuse(ErrorKind::Limit, format!("{}: a value is at most {MAX_XATTR_VALUE} bytes", op.place));
+            return refuse(
+                ErrorKind::Limit,
+                format!("{}: a value is at most {MAX_XATTR_VALUE} bytes", op.place),
+            );
         }
         let sql = "SELECT length(value) FROM xattr WHERE ino = ?1 AND name = ?2";
-        let old: Option<usize> =
-            self.one(sql, p![inode.ino.0, &op.name])?.map(|r| r.num(0)).transpose()?;
+        let old: Option<usize> = self
+            .one(sql, p![inode.ino.0, &op.name])?
+            .map(|r| r.num(0))
+            .transpose()?;
         match (op.mode, old) {
             (SetXattrMode::Create, Some(_)) => {
-                return refuse(ErrorKind::Exists, format!("{}: the attribute is there already", op.place));
+                return refuse(
+                    ErrorKind::Exists,
+                    format!("{}: the attribute is there already", op.place),
+                );
             }
             (SetXattrMode::Replace, None) => {
                 return refuse(ErrorKind::NoData, format!("{}: no such attribute", op.place));
             }
             _ => {}
         }
-        let sql = "SELECT CAST(COALESCE(SUM(length(name) + length(value)), 0) AS BIGINT) FROM xattr WHERE ino = ?1";
+        let sql =
+            "SELECT CAST(COALESCE(SUM(length(name) + length(value)), 0) AS BIGINT) FROM xattr WHERE ino = ?1";
         let total: usize = self.one(sql, p![inode.ino.0])?.map_or(Ok(0), |r| r.num(0))?;
         let freed = old.map_or(0, |n| n + op.name.len());
         if total - freed.min(total) + op.name.len() + op.value.len() > MAX_XATTR_TOTAL {
             return refuse(
                 ErrorKind::NoSpace,
-                format!("{}: all attributes together are at most {MAX_XATTR_TOTAL} bytes", op.place),
+                format!(
+                    "{}: all attributes together are at most {MAX_XATTR_TOTAL} bytes",
+                    op.place
+                ),
             );
         }
         self.x(
@@ -266,12 +331,18 @@ impl Tx<'_> {
         if self.one(sql, p![inode.ino.0, name])?.is_none() {
             return refuse(ErrorKind::NoData, format!("{place}: no such attribute"));
         }
-        self.x("DELETE FROM xattr WHERE ino = ?1 AND name = ?2", p![inode.ino.0, name])?;
+        self.x(
+            "DELETE FROM xattr WHERE ino = ?1 AND name = ?2",
+            p![inode.ino.0, name],
+        )?;
         self.touch_ctime(&inode)
     }
 
     fn touch_ctime(&mut self, inode: &Inode) -> R<()> {
-        self.x("UPDATE inode SET ctime = ?2 WHERE ino = ?1", p![inode.ino.0, self.now.0])?;
+        self.x(
+            "UPDATE inode SET ctime = ?2 WHERE ino = ?1",
+            p![inode.ino.0, self.now.0],
+        )?;
         Ok(())
     }
 
@@ -285,7 +356,10 @@ impl Tx<'_> {
         self.need_owner(&i, &op.place)?;
         i.rule = self.intern(Text::Rule, &rule.to_string())?;
         i.ctime = self.now;
-        self.x("UPDATE inode SET rule = ?2, ctime = ?3 WHERE ino = ?1", p![i.ino.0, i.rule, i.ctime.0])?;
+        self.x(
+            "UPDATE inode SET rule = ?2, ctime = ?3 WHERE ino = ?1",
+            p![i.ino.0, i.rule, i.ctime.0],
+        )?;
         if i.kind == Kind::File && i.fragments > 0 && i.links > 0 {
             self.reckon_file(&i)?;
         }

@@ -162,7 +162,8 @@ impl Tx<'_> {
             let (id, has) = (row.int(0)?, (row.int(2)?, row.int(3)?));
             let sum = found.get(&id).copied().unwrap_or_default();
             if sum != has {
-                let text = format!("directory {id}: its usage is {has:?} files and bytes, below it are {sum:?}");
+                let text =
+                    format!("directory {id}: its usage is {has:?} files and bytes, below it are {sum:?}");
                 out.push(text.into_bytes());
             }
         }
@@ -173,8 +174,11 @@ impl Tx<'_> {
     fn check_copies(&mut self, out: &mut Vec<Vec<u8>>, limit: usize) -> R<()> {
         let mut after = 0i64;
         loop {
-            let sql = "SELECT MAX(p.ino) FROM (SELECT ino FROM inode WHERE ino > ?1 ORDER BY ino LIMIT 10000) p";
-            let Some(to) = self.one(sql, p![after])?.map_or(Ok(None), |r| r.opt::<i64>(0))? else { return Ok(()) };
+            let sql =
+                "SELECT MAX(p.ino) FROM (SELECT ino FROM inode WHERE ino > ?1 ORDER BY ino LIMIT 10000) p";
+            let Some(to) = self.one(sql, p![after])?.map_or(Ok(None), |r| r.opt::<i64>(0))? else {
+                return Ok(());
+            };
             let rows = self.q(
                 "SELECT f.ino, f.ogen, f.idx, i.rule, o.missing, o.surplus, n.site, n.state, r.state \
                  FROM inode i JOIN fragment f ON f.ino = i.ino AND f.gen = i.gen \
@@ -198,7 +202,10 @@ impl Tx<'_> {
     fn check_group(&mut self, group: &[Row], out: &mut Vec<Vec<u8>>) -> R<()> {
         let Some(first) = group.first() else { return Ok(()) };
         let rule = self.rule(first.int(3)?)?;
-        let noted = (first.opt::<u32>(4)?.unwrap_or(0), first.opt::<u32>(5)?.unwrap_or(0));
+        let noted = (
+            first.opt::<u32>(4)?.unwrap_or(0),
+            first.opt::<u32>(5)?.unwrap_or(0),
+        );
         let mut sites = Vec::new();
         for row in group {
             if let (Some(site), Some(node), Some(VALID)) = (row.opt_text(6)?, row.opt(7)?, row.opt::<i64>(8)?)
@@ -211,7 +218,8 @@ impl Tx<'_> {
         let is = (rule.missing(&sites), rule.surplus(&sites));
         if is != noted {
             let object = numbers(&first.0[..3]);
-            let text = format!("object {object}: noted as (missing, surplus) {noted:?}, its replicas say {is:?}");
+            let text =
+                format!("object {object}: noted as (missing, surplus) {noted:?}, its replicas say {is:?}");
             out.push(text.into_bytes());
         }
         Ok(())

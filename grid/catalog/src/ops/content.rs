@@ -1,14 +1,14 @@
 //! Contents: opening, drafts, publishing, giving up.
 
-use super::inode::{Inode, READ, SET_GID, SET_UID, SEARCH, WRITE};
+use super::inode::{Inode, READ, SEARCH, SET_GID, SET_UID, WRITE};
 use super::quota::Charge;
 use super::{Effect, Tx};
 use crate::limits::{MAX_FILE_SIZE, MAX_FRAGMENTS, MAX_REPLICAS};
 use crate::sql::{R, p, refuse};
 use crate::state::Open;
 use crate::{
-    Attr, Commit, ContentLayout, Digest, Draft, ErrorKind, Fragment, Generation, Handle, Ino, Kind, NewFragment,
-    NodeState, ObjectId, OpenFile, Place, PutFile, Replica, ReplicaState, Role, StageFragment,
+    Attr, Commit, ContentLayout, Digest, Draft, ErrorKind, Fragment, Generation, Handle, Ino, Kind,
+    NewFragment, NodeState, ObjectId, OpenFile, Place, PutFile, Replica, ReplicaState, Role, StageFragment,
 };
 use std::collections::{BTreeSet, HashMap};
 
@@ -69,12 +69,24 @@ impl Tx<'_> {
         for row in &rows {
             let fragment = row.num(0)?;
             if out.last().is_none_or(|f| f.object.fragment != fragment) {
-                let object = ObjectId { ino, generation: Generation(row.num(1)?), fragment };
+                let object = ObjectId {
+                    ino,
+                    generation: Generation(row.num(1)?),
+                    fragment,
+                };
                 let digest = digest_of(&row.bytes(3)?)?;
-                out.push(Fragment { object, size: row.num(2)?, digest, replicas: Vec::new() });
+                out.push(Fragment {
+                    object,
+                    size: row.num(2)?,
+                    digest,
+                    replicas: Vec::new(),
+                });
             }
             if let (Some(node), Some(f)) = (row.opt_text(4)?, out.last_mut()) {
-                f.replicas.push(Replica { node, state: super::replicas::state_of(row.int(5)?)? });
+                f.replicas.push(Replica {
+                    node,
+                    state: super::replicas::state_of(row.int(5)?)?,
+                });
             }
         }
         Ok(out)
@@ -88,13 +100,25 @@ impl Tx<'_> {
         }
         let fragments = self.fragments(inode.ino, inode.generation)?;
         let handle = self.open(&inode, inode.generation, None);
-        Ok(OpenFile { handle, attr: self.attr(&inode)?, fragments })
+        Ok(OpenFile {
+            handle,
+            attr: self.attr(&inode)?,
+            fragments,
+        })
     }
 
     fn open(&mut self, inode: &Inode, generation: Generation, draft: Option<Generation>) -> Handle {
         let handle = self.shared.opens.new_handle();
         let user = self.caller.user.clone();
-        self.effects.push(Effect::Open(handle, Open { ino: inode.ino, generation, draft, user }));
+        self.effects.push(Effect::Open(
+            handle,
+            Open {
+                ino: inode.ino,
+                generation,
+                draft,
+                user,
+            },
+        ));
         handle
     }
 
@@ -107,7 +131,10 @@ impl Tx<'_> {
     pub(super) fn where_is(&mut self, place: &Place) -> R<ContentLayout> {
         let inode = self.file(place)?;
         let fragments = self.fragments(inode.ino, inode.generation)?;
-        Ok(ContentLayout { attr: self.attr(&inode)?, fragments })
+        Ok(ContentLayout {
+            attr: self.attr(&inode)?,
+            fragments,
+        })
     }
 
     // ---- drafts ----------------------------------------------------------------------------------------
@@ -115,7 +142,12 @@ impl Tx<'_> {
     pub(super) fn new_draft(&mut self, inode: &Inode) -> R<Draft> {
         let generation = Generation(self.new_id()?);
         let handle = self.open(inode, inode.generation, Some(generation));
-        Ok(Draft { ino: inode.ino, generation, handle, base: inode.generation })
+        Ok(Draft {
+            ino: inode.ino,
+            generation,
+            handle,
+            base: inode.generation,
+        })
     }
 
     pub(super) fn open_write(&mut self, place: &Place) -> R<Draft> {
@@ -132,9 +164,19 @@ impl Tx<'_> {
         let generation = Generation(self.new_id()?);
         let handle = self.shared.opens.new_handle();
         let user = self.caller.user.clone();
-        let open = Open { ino, generation: Generation::EMPTY, draft: Some(generation), user };
+        let open = Open {
+            ino,
+            generation: Generation::EMPTY,
+            draft: Some(generation),
+            user,
+        };
         self.effects.push(Effect::Open(handle, open));
-        Ok(Draft { ino, generation, handle, base: Generation::EMPTY })
+        Ok(Draft {
+            ino,
+            generation,
+            handle,
+            base: Generation::EMPTY,
+        })
     }
 
     /// Whether the caller got this draft from this service.
@@ -158,7 +200,10 @@ impl Tx<'_> {
         super::check_number("inode", draft.ino.0)?;
         super::check_number("generation", draft.generation.0)?;
         let Some(inode) = self.find_locked(draft.ino)? else {
-            return refuse(ErrorKind::Stale, format!("inode {} of the draft is not there", draft.ino));
+            return refuse(
+                ErrorKind::Stale,
+                format!("inode {} of the draft is not there", draft.ino),
+            );
         };
         let place = Place::ino(draft.ino);
         self.check_file(&inode, &place)?;
@@ -170,7 +215,10 @@ impl Tx<'_> {
             || draft.generation == Generation::EMPTY
             || self.one(sql, p![draft.ino.0, draft.generation.0])?.is_some();
         if used {
-            return refuse(ErrorKind::Stale, format!("draft {} was committed already", draft.generation));
+            return refuse(
+                ErrorKind::Stale,
+                format!("draft {} was committed already", draft.generation),
+            );
         }
         Ok(inode)
     }
@@ -197,19 +245,28 @@ impl Tx<'_> {
         for f in fragments {
             let about = format!("fragment {}", f.index);
             if f.index as usize >= MAX_FRAGMENTS {
-                return refuse(ErrorKind::Limit, format!("{about}: a file has at most {MAX_FRAGMENTS} fragments"));
+                return refuse(
+                    ErrorKind::Limit,
+                    format!("{about}: a file has at most {MAX_FRAGMENTS} fragments"),
+                );
             }
             if !indexes.insert(f.index) {
                 return refuse(ErrorKind::Invalid, format!("{about}: is there twice"));
             }
             if f.size > MAX_FILE_SIZE {
-                return refuse(ErrorKind::TooBig, format!("{about}: a file has at most {MAX_FILE_SIZE} bytes"));
+                return refuse(
+                    ErrorKind::TooBig,
+                    format!("{about}: a file has at most {MAX_FILE_SIZE} bytes"),
+                );
             }
             if f.nodes.is_empty() && f.size > 0 {
                 return refuse(ErrorKind::Invalid, format!("{about}: no node holds it"));
             }
             if f.nodes.len() > MAX_REPLICAS {
-                return refuse(ErrorKind::Limit, format!("{about}: at most {MAX_REPLICAS} replicas"));
+                return refuse(
+                    ErrorKind::Limit,
+                    format!("{about}: at most {MAX_REPLICAS} replicas"),
+                );
             }
             let mut holders: Vec<Holder> = Vec::with_capacity(f.nodes.len());
             for name in &f.nodes {
@@ -249,7 +306,10 @@ impl Tx<'_> {
         let (ino, generation) = (op.draft.ino.0, op.draft.generation.0);
         let sql = "SELECT size FROM fragment WHERE ino = ?1 AND gen = ?2 AND idx = ?3";
         if self.one(sql, p![ino, generation, op.fragment.index])?.is_some() {
-            return refuse(ErrorKind::Exists, format!("fragment {} is staged already", op.fragment.index));
+            return refuse(
+                ErrorKind::Exists,
+                format!("fragment {} is staged already", op.fragment.index),
+            );
         }
         self.x(
             "INSERT INTO draft (ino, gen, touched) VALUES (?1, ?2, ?3) \
@@ -269,7 +329,10 @@ impl Tx<'_> {
             let sql = "SELECT touched FROM draft WHERE ino = ?1 AND gen = ?2";
             if self.one(sql, p![draft.ino.0, draft.generation.0])?.is_some() {
                 self.drop_content(draft.ino, draft.generation)?;
-                self.x("DELETE FROM draft WHERE ino = ?1 AND gen = ?2", p![draft.ino.0, draft.generation.0])?;
+                self.x(
+                    "DELETE FROM draft WHERE ino = ?1 AND gen = ?2",
+                    p![draft.ino.0, draft.generation.0],
+                )?;
             }
         }
         self.release(draft.handle)
@@ -289,8 +352,10 @@ impl Tx<'_> {
             );
         }
         let (ino, generation) = (op.draft.ino, op.draft.generation);
-        let rows =
-            self.q("SELECT idx, size FROM fragment WHERE ino = ?1 AND gen = ?2", p![ino.0, generation.0])?;
+        let rows = self.q(
+            "SELECT idx, size FROM fragment WHERE ino = ?1 AND gen = ?2",
+            p![ino.0, generation.0],
+        )?;
         let mut sizes: HashMap<u32, u64> = HashMap::new();
         let mut staged = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -299,7 +364,10 @@ impl Tx<'_> {
         }
         for f in &op.fragments {
             if sizes.insert(f.index, f.size).is_some() {
-                return refuse(ErrorKind::Exists, format!("fragment {} is staged already", f.index));
+                return refuse(
+                    ErrorKind::Exists,
+                    format!("fragment {} is staged already", f.index),
+                );
             }
         }
         let kept = self.kept(&inode, &op.keep, &mut sizes)?;
@@ -314,7 +382,14 @@ impl Tx<'_> {
         for f in &kept {
             self.x(
                 "INSERT INTO fragment (ino, gen, idx, ogen, size, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                p![ino.0, generation.0, f.object.fragment, f.object.generation.0, f.size, &f.digest.0[..]],
+                p![
+                    ino.0,
+                    generation.0,
+                    f.object.fragment,
+                    f.object.generation.0,
+                    f.size,
+                    &f.digest.0[..]
+                ],
             )?;
         }
         let had = inode.fragments > 0;
@@ -324,7 +399,10 @@ impl Tx<'_> {
         }
         self.publish(&mut inode, op, size, sizes.len())?;
         if !staged.is_empty() {
-            self.x("DELETE FROM draft WHERE ino = ?1 AND gen = ?2", p![ino.0, generation.0])?;
+            self.x(
+                "DELETE FROM draft WHERE ino = ?1 AND gen = ?2",
+                p![ino.0, generation.0],
+            )?;
         }
         self.hold_published(&op.draft);
         if inode.links > 0 {
@@ -335,7 +413,14 @@ impl Tx<'_> {
                 self.reckon_new(&inode, generation, f, h)?;
             }
             for fragment in staged {
-                self.reckon(&inode, ObjectId { ino, generation, fragment })?;
+                self.reckon(
+                    &inode,
+                    ObjectId {
+                        ino,
+                        generation,
+                        fragment,
+                    },
+                )?;
             }
         }
         self.attr(&inode)
@@ -346,7 +431,11 @@ impl Tx<'_> {
         if let Some(open) = self.shared.opens.get(draft.handle)
             && open.draft == Some(draft.generation)
         {
-            let open = Open { generation: draft.generation, draft: None, ..open };
+            let open = Open {
+                generation: draft.generation,
+                draft: None,
+                ..open
+            };
             self.effects.push(Effect::Open(draft.handle, open));
         }
     }
@@ -363,7 +452,10 @@ impl Tx<'_> {
         let mut out = Vec::with_capacity(keep.len());
         for index in keep {
             let Some(f) = old.remove(index) else {
-                return refuse(ErrorKind::Invalid, format!("fragment {index} to be kept is not published, or twice"));
+                return refuse(
+                    ErrorKind::Invalid,
+                    format!("fragment {index} to be kept is not published, or twice"),
+                );
             };
             if sizes.insert(*index, f.size).is_some() {
                 return refuse(ErrorKind::Exists, format!("fragment {index} is kept and new"));
@@ -401,14 +493,20 @@ impl Tx<'_> {
     pub(super) fn put_file(&mut self, op: &PutFile) -> R<Attr> {
         let (place, draft) = (&op.place, &op.draft);
         if !self.vouched(draft) {
-            return refuse(ErrorKind::Stale, "the draft is of another service, or of before its restart");
+            return refuse(
+                ErrorKind::Stale,
+                "the draft is of another service, or of before its restart",
+            );
         }
         let holders = self.check_new(&op.fragments)?;
         let sizes: HashMap<u32, u64> = op.fragments.iter().map(|f| (f.index, f.size)).collect();
         let size = whole(&sizes)?;
         let mut at = self.walk_to_name(place, ErrorKind::IsDir)?;
         if at.slash {
-            return refuse(ErrorKind::IsDir, format!("{place}: a name with a slash is a directory's"));
+            return refuse(
+                ErrorKind::IsDir,
+                format!("{place}: a name with a slash is a directory's"),
+            );
         }
         self.lock_dir(&mut at.dir, place)?;
         let there = self.entry_locked(at.dir.ino, &at.name)?;
@@ -489,7 +587,10 @@ fn whole(sizes: &HashMap<u32, u64>) -> R<u64> {
     }
     let size = sizes.values().fold(0u64, |a, b| a.saturating_add(*b));
     if size > MAX_FILE_SIZE {
-        return refuse(ErrorKind::TooBig, format!("a file has at most {MAX_FILE_SIZE} bytes"));
+        return refuse(
+            ErrorKind::TooBig,
+            format!("a file has at most {MAX_FILE_SIZE} bytes"),
+        );
     }
     Ok(size)
 }

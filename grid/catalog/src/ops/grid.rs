@@ -15,7 +15,12 @@ pub(super) fn node_state(n: i64) -> Result<NodeState, CatalogError> {
         2 => NodeState::Drain,
         3 => NodeState::ReadOnly,
         4 => NodeState::Lost,
-        _ => return Err(CatalogError::new(ErrorKind::Corrupt, format!("a node in state {n}"))),
+        _ => {
+            return Err(CatalogError::new(
+                ErrorKind::Corrupt,
+                format!("a node in state {n}"),
+            ));
+        }
     })
 }
 
@@ -79,7 +84,9 @@ impl Tx<'_> {
             )?;
             return Ok(());
         }
-        let count: u64 = self.one("SELECT COUNT(*) FROM node", p![])?.map_or(Ok(0), |r| r.num(0))?;
+        let count: u64 = self
+            .one("SELECT COUNT(*) FROM node", p![])?
+            .map_or(Ok(0), |r| r.num(0))?;
         if count >= MAX_NODES {
             return refuse(ErrorKind::Limit, format!("a grid has at most {MAX_NODES} nodes"));
         }
@@ -88,8 +95,15 @@ impl Tx<'_> {
             "INSERT INTO node (id, name, site, address, pin, state, capacity, free, load, heartbeat, since) \
              VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, ?9, ?9)",
             p![
-                id, &node.name, &node.site, &node.address, &node.pin, node.capacity_bytes, node.free_bytes,
-                node.load_milli, self.now.0
+                id,
+                &node.name,
+                &node.site,
+                &node.address,
+                &node.pin,
+                node.capacity_bytes,
+                node.free_bytes,
+                node.load_milli,
+                self.now.0
             ],
         )?;
         Ok(())
@@ -130,7 +144,10 @@ impl Tx<'_> {
         self.need_service("nodes")?;
         let id = self.node(node)?.id;
         self.one("SELECT id FROM node WHERE id = ?1 {lock}", p![id])?;
-        if self.one("SELECT ino FROM replica WHERE node = ?1 LIMIT 1", p![id])?.is_some() {
+        if self
+            .one("SELECT ino FROM replica WHERE node = ?1 LIMIT 1", p![id])?
+            .is_some()
+        {
             return refuse(ErrorKind::Busy, format!("node {node} has replicas"));
         }
         self.x("DELETE FROM node WHERE id = ?1", p![id])?;
@@ -140,22 +157,37 @@ impl Tx<'_> {
     // ---- sites and routes ------------------------------------------------------------------------------
 
     fn need_site(&mut self, name: &str) -> R<()> {
-        if self.one("SELECT name FROM site WHERE name = ?1", p![name])?.is_none() {
-            return refuse(ErrorKind::NotFound, format!("site '{}' is not known", name.escape_debug()));
+        if self
+            .one("SELECT name FROM site WHERE name = ?1", p![name])?
+            .is_none()
+        {
+            return refuse(
+                ErrorKind::NotFound,
+                format!("site '{}' is not known", name.escape_debug()),
+            );
         }
         Ok(())
     }
 
     pub(super) fn list_sites(&mut self) -> R<Vec<Site>> {
         let rows = self.q("SELECT name, note FROM site ORDER BY name", p![])?;
-        rows.iter().map(|r| Ok(Site { name: r.text(0)?, note: r.text(1)? })).collect()
+        rows.iter()
+            .map(|r| {
+                Ok(Site {
+                    name: r.text(0)?,
+                    note: r.text(1)?,
+                })
+            })
+            .collect()
     }
 
     pub(super) fn put_site(&mut self, site: &Site) -> R<()> {
         self.need_service("sites")?;
         super::check_principal("site", &site.name)?;
         super::check_text("note", &site.note)?;
-        let count: u64 = self.one("SELECT COUNT(*) FROM site", p![])?.map_or(Ok(0), |r| r.num(0))?;
+        let count: u64 = self
+            .one("SELECT COUNT(*) FROM site", p![])?
+            .map_or(Ok(0), |r| r.num(0))?;
         if count >= MAX_SITES {
             return refuse(ErrorKind::Limit, format!("a grid has at most {MAX_SITES} sites"));
         }
@@ -174,7 +206,12 @@ impl Tx<'_> {
         )?;
         rows.iter()
             .map(|r| {
-                Ok(Route { from: r.text(0)?, to: r.text(1)?, capacity_bps: r.num(2)?, leased_bps: r.num(3)? })
+                Ok(Route {
+                    from: r.text(0)?,
+                    to: r.text(1)?,
+                    capacity_bps: r.num(2)?,
+                    leased_bps: r.num(3)?,
+                })
             })
             .collect()
     }
@@ -202,33 +239,52 @@ impl Tx<'_> {
         let ttl = ttl_ns(op.ttl_ms)?;
         let sql = "SELECT capacity FROM route WHERE src = ?1 AND dst = ?2 {lock}";
         let Some(route) = self.one(sql, p![&op.from, &op.to])? else {
-            return refuse(ErrorKind::NotFound, format!("no route from {} to {}", op.from, op.to));
+            return refuse(
+                ErrorKind::NotFound,
+                format!("no route from {} to {}", op.from, op.to),
+            );
         };
         let capacity: u64 = route.num(0)?;
         let sql = "SELECT CAST(COALESCE(SUM(rate), 0) AS BIGINT), COUNT(*) FROM lease \
                    WHERE src = ?1 AND dst = ?2 AND holder <> ?3 AND expires > ?4";
         let others = self.one(sql, p![&op.from, &op.to, &op.holder, self.now.0])?;
-        let (taken, count): (u64, u64) = others.map_or(Ok((0, 0)), |r| Ok::<_, CatalogError>((r.num(0)?, r.num(1)?)))?;
+        let (taken, count): (u64, u64) =
+            others.map_or(Ok((0, 0)), |r| Ok::<_, CatalogError>((r.num(0)?, r.num(1)?)))?;
         let left = capacity.saturating_sub(taken);
         if left < op.least_bps {
             return refuse(
                 ErrorKind::Busy,
-                format!("route {} to {}: {left} of {capacity} bit/s are left", op.from, op.to),
+                format!(
+                    "route {} to {}: {left} of {capacity} bit/s are left",
+                    op.from, op.to
+                ),
             );
         }
         if count >= MAX_LEASES {
-            return refuse(ErrorKind::Limit, format!("a route has at most {MAX_LEASES} leases"));
+            return refuse(
+                ErrorKind::Limit,
+                format!("a route has at most {MAX_LEASES} leases"),
+            );
         }
         let rate_bps = op.rate_bps.min(left);
         let expires = Timestamp(self.now.0.saturating_add(ttl));
-        self.x("DELETE FROM lease WHERE src = ?1 AND dst = ?2 AND expires <= ?3", p![&op.from, &op.to, self.now.0])?;
+        self.x(
+            "DELETE FROM lease WHERE src = ?1 AND dst = ?2 AND expires <= ?3",
+            p![&op.from, &op.to, self.now.0],
+        )?;
         self.x(
             "INSERT INTO lease (src, dst, holder, rate, expires) VALUES (?1, ?2, ?3, ?4, ?5) \
              ON CONFLICT (src, dst, holder) DO UPDATE SET rate = excluded.rate, expires = excluded.expires",
             p![&op.from, &op.to, &op.holder, rate_bps, expires.0],
         )?;
         let (from, to, holder) = (op.from.clone(), op.to.clone(), op.holder.clone());
-        Ok(Lease { from, to, holder, rate_bps, expires })
+        Ok(Lease {
+            from,
+            to,
+            holder,
+            rate_bps,
+            expires,
+        })
     }
 
     pub(super) fn drop_lease(&mut self, op: &DropLease) -> R<()> {
@@ -263,7 +319,10 @@ impl Tx<'_> {
 fn check_rate(what: &str, bps: u64) -> R<()> {
     // A sum of MAX_LEASES rates stays below 2^63.
     if bps == 0 || bps > 1 << 49 {
-        return refuse(ErrorKind::Invalid, format!("{what} {bps} bit/s: 1 to {}", 1u64 << 49));
+        return refuse(
+            ErrorKind::Invalid,
+            format!("{what} {bps} bit/s: 1 to {}", 1u64 << 49),
+        );
     }
     Ok(())
 }

@@ -57,7 +57,10 @@ pub(super) fn kind_of(n: i64) -> Result<Kind, CatalogError> {
         0 => Ok(Kind::File),
         1 => Ok(Kind::Dir),
         2 => Ok(Kind::Symlink),
-        _ => Err(CatalogError::new(ErrorKind::Corrupt, format!("an inode of kind {n}"))),
+        _ => Err(CatalogError::new(
+            ErrorKind::Corrupt,
+            format!("an inode of kind {n}"),
+        )),
     }
 }
 
@@ -107,7 +110,9 @@ impl Tx<'_> {
     pub(super) fn find(&mut self, ino: Ino) -> R<Option<Inode>> {
         let sql = concat!("SELECT ", columns!(), " FROM inode i WHERE i.ino = ?1");
         let row = self.one(sql, p![ino.0])?;
-        row.map(|r| Inode::from_row(&r, 0)).transpose().map_err(Into::into)
+        row.map(|r| Inode::from_row(&r, 0))
+            .transpose()
+            .map_err(Into::into)
     }
 
     /// An inode, or `Stale`.
@@ -122,7 +127,9 @@ impl Tx<'_> {
     pub(super) fn find_locked(&mut self, ino: Ino) -> R<Option<Inode>> {
         let sql = concat!("SELECT ", columns!(), " FROM inode i WHERE i.ino = ?1 {lock}");
         let row = self.one(sql, p![ino.0])?;
-        row.map(|r| Inode::from_row(&r, 0)).transpose().map_err(Into::into)
+        row.map(|r| Inode::from_row(&r, 0))
+            .transpose()
+            .map_err(Into::into)
     }
 
     /// Locks an inode that was read, and reads it again where others may have changed it.
@@ -135,7 +142,10 @@ impl Tx<'_> {
                 *inode = i;
                 Ok(())
             }
-            None => refuse(ErrorKind::NotFound, format!("inode {} was removed meanwhile", inode.ino)),
+            None => refuse(
+                ErrorKind::NotFound,
+                format!("inode {} was removed meanwhile", inode.ino),
+            ),
         }
     }
 
@@ -147,12 +157,16 @@ impl Tx<'_> {
             " FROM dirent d JOIN inode i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name = ?2"
         );
         let row = self.one(sql, p![dir.0, name])?;
-        row.map(|r| Inode::from_row(&r, 0)).transpose().map_err(Into::into)
+        row.map(|r| Inode::from_row(&r, 0))
+            .transpose()
+            .map_err(Into::into)
     }
 
     /// The inode of a name in a locked directory, locked.
     pub(super) fn entry_locked(&mut self, dir: Ino, name: &[u8]) -> R<Option<Inode>> {
-        let Some(mut inode) = self.entry(dir, name)? else { return Ok(None) };
+        let Some(mut inode) = self.entry(dir, name)? else {
+            return Ok(None);
+        };
         self.lock(&mut inode)?;
         Ok(Some(inode))
     }
@@ -163,7 +177,9 @@ impl Tx<'_> {
     pub(super) fn may(&mut self, inode: &Inode, bits: u8) -> R<bool> {
         match self.caller.role {
             // As for the superuser, executing a file needs somebody's execute bit.
-            Role::Admin => return Ok(bits & SEARCH == 0 || inode.kind != Kind::File || inode.mode & 0o111 != 0),
+            Role::Admin => {
+                return Ok(bits & SEARCH == 0 || inode.kind != Kind::File || inode.mode & 0o111 != 0);
+            }
             Role::Service | Role::User => {}
         }
         let owner = self.text(inode.uid)?;
@@ -179,7 +195,11 @@ impl Tx<'_> {
             Some(blob) => {
                 let acl = self.acl_from(blob)?;
                 let own = [self.caller.user.clone()];
-                let groups = if self.caller.groups.is_empty() { &own[..] } else { &self.caller.groups };
+                let groups = if self.caller.groups.is_empty() {
+                    &own[..]
+                } else {
+                    &self.caller.groups
+                };
                 Ok(acl.grants(bits, &self.caller.user, groups, &owner, &group))
             }
         }
@@ -194,7 +214,10 @@ impl Tx<'_> {
             .filter(|(b, _)| bits & b != 0)
             .map(|(_, c)| *c)
             .collect();
-        refuse(ErrorKind::Access, format!("{what}: {} may not ({names})", self.caller.user))
+        refuse(
+            ErrorKind::Access,
+            format!("{what}: {} may not ({names})", self.caller.user),
+        )
     }
 
     pub(super) fn owns(&mut self, inode: &Inode) -> R<bool> {
@@ -205,14 +228,20 @@ impl Tx<'_> {
         if self.owns(inode)? {
             return Ok(());
         }
-        refuse(ErrorKind::NotPermitted, format!("{what}: {} is not the owner", self.caller.user))
+        refuse(
+            ErrorKind::NotPermitted,
+            format!("{what}: {} is not the owner", self.caller.user),
+        )
     }
 
     /// Permission to take an entry away from a directory.
     pub(super) fn need_removal(&mut self, dir: &Inode, entry: &Inode, what: &dyn std::fmt::Display) -> R<()> {
         self.need(dir, WRITE | SEARCH, what)?;
         if dir.mode & STICKY != 0 && !self.owns(entry)? && !self.owns(dir)? {
-            return refuse(ErrorKind::NotPermitted, format!("{what}: the directory is sticky"));
+            return refuse(
+                ErrorKind::NotPermitted,
+                format!("{what}: the directory is sticky"),
+            );
         }
         Ok(())
     }
@@ -335,7 +364,11 @@ impl Tx<'_> {
                 // The mode asked for bounds what the entries of owner, mask (or group) and others grant.
                 acl.set_mode_bits(acl.mode_bits() & inode.mode);
                 inode.mode = inode.mode & !0o777 | acl.mode_bits();
-                inode.acl = if acl.is_mode() { None } else { Some(self.acl_blob(&acl)?) };
+                inode.acl = if acl.is_mode() {
+                    None
+                } else {
+                    Some(self.acl_blob(&acl)?)
+                };
                 inode.default_acl = (kind == Kind::Dir).then(|| blob.clone());
             }
             _ if kind != Kind::Symlink => inode.mode &= !(umask & 0o777),
@@ -370,7 +403,10 @@ impl Tx<'_> {
     }
 
     pub(super) fn delete_entry(&mut self, dir: Ino, name: &[u8]) -> R<()> {
-        self.x("DELETE FROM dirent WHERE parent = ?1 AND name = ?2", p![dir.0, name])?;
+        self.x(
+            "DELETE FROM dirent WHERE parent = ?1 AND name = ?2",
+            p![dir.0, name],
+        )?;
         Ok(())
     }
 

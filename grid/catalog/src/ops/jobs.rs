@@ -6,8 +6,8 @@ use super::inode::WRITE;
 use crate::limits::{MAX_NEW_JOBS, MAX_OPEN_JOBS};
 use crate::sql::{R, Row, p, refuse};
 use crate::{
-    CatalogError, ClaimJobs, ErrorKind, FinishJob, Generation, Ino, Job, JobId, JobKind, JobProgress, JobState,
-    ListJobs, NewJob, ObjectId, Role, Timestamp,
+    CatalogError, ClaimJobs, ErrorKind, FinishJob, Generation, Ino, Job, JobId, JobKind, JobProgress,
+    JobState, ListJobs, NewJob, ObjectId, Role, Timestamp,
 };
 
 fn kind_number(kind: JobKind) -> i64 {
@@ -25,7 +25,12 @@ fn kind_of(n: i64) -> Result<JobKind, CatalogError> {
         1 => JobKind::Migrate,
         2 => JobKind::Remove,
         3 => JobKind::Verify,
-        _ => return Err(CatalogError::new(ErrorKind::Corrupt, format!("a job of kind {n}"))),
+        _ => {
+            return Err(CatalogError::new(
+                ErrorKind::Corrupt,
+                format!("a job of kind {n}"),
+            ));
+        }
     })
 }
 
@@ -49,7 +54,12 @@ fn state_of(n: i64) -> Result<JobState, CatalogError> {
         2 => JobState::Done,
         3 => JobState::Failed,
         4 => JobState::Cancelled,
-        _ => return Err(CatalogError::new(ErrorKind::Corrupt, format!("a job in state {n}"))),
+        _ => {
+            return Err(CatalogError::new(
+                ErrorKind::Corrupt,
+                format!("a job in state {n}"),
+            ));
+        }
     })
 }
 
@@ -61,8 +71,11 @@ macro_rules! columns {
 }
 
 fn job_of(r: &Row) -> R<Job> {
-    let object =
-        ObjectId { ino: Ino(r.num(2)?), generation: Generation(r.num(3)?), fragment: r.num(4)? };
+    let object = ObjectId {
+        ino: Ino(r.num(2)?),
+        generation: Generation(r.num(3)?),
+        fragment: r.num(4)?,
+    };
     let what = NewJob {
         kind: kind_of(r.int(1)?)?,
         object,
@@ -89,7 +102,10 @@ fn job_of(r: &Row) -> R<Job> {
 impl Tx<'_> {
     fn job_locked(&mut self, id: JobId) -> R<Job> {
         super::check_number("job", id.0)?;
-        match self.one(concat!("SELECT ", columns!(), " FROM job WHERE id = ?1 {lock}"), p![id.0])? {
+        match self.one(
+            concat!("SELECT ", columns!(), " FROM job WHERE id = ?1 {lock}"),
+            p![id.0],
+        )? {
             Some(row) => job_of(&row),
             None => refuse(ErrorKind::NotFound, format!("job {id} is not known")),
         }
@@ -101,8 +117,14 @@ impl Tx<'_> {
             "UPDATE job SET state = ?2, done = ?3, attempts = ?4, worker = ?5, error = ?6, updated = ?7, \
              claimed = ?8 WHERE id = ?1",
             p![
-                job.id.0, state_number(job.state), job.done_bytes, job.attempts, job.worker.as_ref(),
-                job.error.as_ref(), job.updated.0, job.claimed_until.map(|t| t.0)
+                job.id.0,
+                state_number(job.state),
+                job.done_bytes,
+                job.attempts,
+                job.worker.as_ref(),
+                job.error.as_ref(),
+                job.updated.0,
+                job.claimed_until.map(|t| t.0)
             ],
         )?;
         Ok(())
@@ -119,9 +141,15 @@ impl Tx<'_> {
             .one("SELECT COUNT(*) FROM job WHERE state IN (0, 1)", p![])?
             .map_or(Ok(0), |r| r.num(0))?;
         if open + jobs.len() as u64 > MAX_OPEN_JOBS {
-            return refuse(ErrorKind::Limit, format!("at most {MAX_OPEN_JOBS} jobs are queued or running"));
+            return refuse(
+                ErrorKind::Limit,
+                format!("at most {MAX_OPEN_JOBS} jobs are queued or running"),
+            );
         }
-        jobs.iter().zip(sizes).map(|(job, total)| self.add_job(job, total)).collect()
+        jobs.iter()
+            .zip(sizes)
+            .map(|(job, total)| self.add_job(job, total))
+            .collect()
     }
 
     /// The size of the job's fragment, if the caller may ask for it.
@@ -245,12 +273,20 @@ impl Tx<'_> {
         }
         let mut job = self.job_locked(op.id)?;
         if job.state != JobState::Running || job.worker.as_deref() != Some(op.worker.as_str()) {
-            return refuse(ErrorKind::Stale, format!("job {} is {:?}, not {}'s", op.id, job.state, op.worker));
+            return refuse(
+                ErrorKind::Stale,
+                format!("job {} is {:?}, not {}'s", op.id, job.state, op.worker),
+            );
         }
         match op.state {
             JobState::Done => job.done_bytes = job.total_bytes,
             JobState::Failed | JobState::Queued => {}
-            other => return refuse(ErrorKind::Invalid, format!("a worker ends a job done, failed or queued, not {other:?}")),
+            other => {
+                return refuse(
+                    ErrorKind::Invalid,
+                    format!("a worker ends a job done, failed or queued, not {other:?}"),
+                );
+            }
         }
         job.state = op.state;
         job.error.clone_from(&op.error);
@@ -280,11 +316,22 @@ impl Tx<'_> {
         let after = op.after.map_or(0, |id| id.0);
         super::check_number("job", after)?;
         // What is not filtered is matched by a range that holds everything.
-        let (state_from, state_to) = op.filter.state.map_or((0, 4), |s| (state_number(s), state_number(s)));
+        let (state_from, state_to) = op
+            .filter
+            .state
+            .map_or((0, 4), |s| (state_number(s), state_number(s)));
         let (ino_from, ino_to) = op.filter.ino.map_or((0, i64::MAX as u64), |i| (i.0, i.0));
         super::check_number("inode", ino_from)?;
         let mine = self.caller.role == Role::User;
-        let params = p![after, state_from, state_to, ino_from, ino_to, op.limit, &self.caller.user];
+        let params = p![
+            after,
+            state_from,
+            state_to,
+            ino_from,
+            ino_to,
+            op.limit,
+            &self.caller.user
+        ];
         macro_rules! list {
             ($owner:literal) => {
                 concat!(
@@ -296,7 +343,11 @@ impl Tx<'_> {
                 )
             };
         }
-        let rows = if mine { self.q(list!(" AND owner = ?7"), params)? } else { self.q(list!(""), &params[..6])? };
+        let rows = if mine {
+            self.q(list!(" AND owner = ?7"), params)?
+        } else {
+            self.q(list!(""), &params[..6])?
+        };
         rows.iter().map(job_of).collect()
     }
 

@@ -50,7 +50,8 @@ impl Tx<'_> {
             );
             self.q(sql, params)?
         } else {
-            let sql = "SELECT name, ino, kind FROM dirent WHERE parent = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
+            let sql =
+                "SELECT name, ino, kind FROM dirent WHERE parent = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
             self.q(sql, params)?
         };
         let more = rows.len() > op.limit as usize;
@@ -83,7 +84,10 @@ impl Tx<'_> {
             }
             let sql = "SELECT name FROM dirent WHERE parent = ?1 AND ino = ?2 LIMIT 1";
             let Some(row) = self.one(sql, p![at.parent.0, at.ino.0])? else {
-                return refuse(ErrorKind::NotFound, format!("inode {ino}: no name of it is known"));
+                return refuse(
+                    ErrorKind::NotFound,
+                    format!("inode {ino}: no name of it is known"),
+                );
             };
             names.push(row.bytes(0)?);
             at = self.get(at.parent)?;
@@ -125,7 +129,9 @@ impl Tx<'_> {
         let mut at = self.walk_to_name(place, ErrorKind::IsDir)?;
         loop {
             self.lock_dir(&mut at.dir, place)?;
-            let Some(there) = self.entry_locked(at.dir.ino, &at.name)? else { break };
+            let Some(there) = self.entry_locked(at.dir.ino, &at.name)? else {
+                break;
+            };
             if op.exclusive {
                 return refuse(ErrorKind::Exists, format!("{place}: is there already"));
             }
@@ -142,27 +148,48 @@ impl Tx<'_> {
                     } else {
                         None
                     };
-                    return Ok(Created { attr: self.attr(&there)?, created: false, draft });
+                    return Ok(Created {
+                        attr: self.attr(&there)?,
+                        created: false,
+                        draft,
+                    });
                 }
             }
         }
         if at.slash {
-            return refuse(ErrorKind::IsDir, format!("{place}: a name with a slash is a directory's"));
+            return refuse(
+                ErrorKind::IsDir,
+                format!("{place}: a name with a slash is a directory's"),
+            );
         }
         self.need(&at.dir, WRITE | SEARCH, place)?;
         let ino = Ino(self.new_id()?);
         let inode = self.fresh(&at.dir, ino, Kind::File, op.mode, op.umask)?;
         let attr = self.make(&at.dir, &at.name, &inode)?;
-        let draft = if op.open { Some(self.new_draft(&inode)?) } else { None };
-        Ok(Created { attr, created: true, draft })
+        let draft = if op.open {
+            Some(self.new_draft(&inode)?)
+        } else {
+            None
+        };
+        Ok(Created {
+            attr,
+            created: true,
+            draft,
+        })
     }
 
     pub(super) fn symlink(&mut self, op: &Symlink) -> R<Attr> {
         if op.target.is_empty() || op.target.contains(&0) {
-            return refuse(ErrorKind::Invalid, format!("{}: a target has no zero byte and is not empty", op.place));
+            return refuse(
+                ErrorKind::Invalid,
+                format!("{}: a target has no zero byte and is not empty", op.place),
+            );
         }
         if op.target.len() > MAX_TARGET {
-            return refuse(ErrorKind::NameTooLong, format!("{}: a target is at most {MAX_TARGET} bytes", op.place));
+            return refuse(
+                ErrorKind::NameTooLong,
+                format!("{}: a target is at most {MAX_TARGET} bytes", op.place),
+            );
         }
         let mut at = self.walk_to_name(&op.place, ErrorKind::Exists)?;
         self.lock_dir(&mut at.dir, &op.place)?;
@@ -170,7 +197,10 @@ impl Tx<'_> {
             return refuse(ErrorKind::Exists, format!("{}: is there already", op.place));
         }
         if at.slash {
-            return refuse(ErrorKind::NotFound, format!("{}: a name with a slash is a directory's", op.place));
+            return refuse(
+                ErrorKind::NotFound,
+                format!("{}: a name with a slash is a directory's", op.place),
+            );
         }
         self.need(&at.dir, WRITE | SEARCH, &op.place)?;
         let ino = Ino(self.new_id()?);
@@ -186,7 +216,10 @@ impl Tx<'_> {
         self.lock_dir(&mut at.dir, &op.to)?;
         self.lock(&mut from)?;
         if from.is_dir() {
-            return refuse(ErrorKind::NotPermitted, format!("{}: directories have one name", op.from));
+            return refuse(
+                ErrorKind::NotPermitted,
+                format!("{}: directories have one name", op.from),
+            );
         }
         if from.links == 0 {
             return refuse(ErrorKind::NotFound, format!("{}: was removed", op.from));
@@ -195,20 +228,32 @@ impl Tx<'_> {
             return refuse(ErrorKind::Exists, format!("{}: is there already", op.to));
         }
         if at.slash {
-            return refuse(ErrorKind::NotFound, format!("{}: a name with a slash is a directory's", op.to));
+            return refuse(
+                ErrorKind::NotFound,
+                format!("{}: a name with a slash is a directory's", op.to),
+            );
         }
         self.need(&at.dir, WRITE | SEARCH, &op.to)?;
         if from.links >= MAX_LINKS {
-            return refuse(ErrorKind::TooManyLinks, format!("{}: a file has at most {MAX_LINKS} names", op.from));
+            return refuse(
+                ErrorKind::TooManyLinks,
+                format!("{}: a file has at most {MAX_LINKS} names", op.from),
+            );
         }
         if from.qdir != at.dir.qdir {
-            return refuse(ErrorKind::CrossQuota, format!("{}: is under another directory's quota", op.to));
+            return refuse(
+                ErrorKind::CrossQuota,
+                format!("{}: is under another directory's quota", op.to),
+            );
         }
         self.insert_entry(at.dir.ino, &at.name, &from)?;
         self.touch_dir(at.dir.ino, 0)?;
         from.links += 1;
         from.ctime = self.now;
-        self.x("UPDATE inode SET nlink = nlink + 1, ctime = ?2 WHERE ino = ?1", p![from.ino.0, self.now.0])?;
+        self.x(
+            "UPDATE inode SET nlink = nlink + 1, ctime = ?2 WHERE ino = ?1",
+            p![from.ino.0, self.now.0],
+        )?;
         self.attr(&from)
     }
 
@@ -246,7 +291,10 @@ impl Tx<'_> {
             }
             self.bury(inode.ino, inode.generation, true)?;
         }
-        self.x("UPDATE inode SET nlink = ?2, ctime = ?3 WHERE ino = ?1", p![inode.ino.0, inode.links, self.now.0])?;
+        self.x(
+            "UPDATE inode SET nlink = ?2, ctime = ?3 WHERE ino = ?1",
+            p![inode.ino.0, inode.links, self.now.0],
+        )?;
         Ok(())
     }
 
@@ -273,7 +321,10 @@ impl Tx<'_> {
     }
 
     pub(super) fn need_empty(&mut self, dir: &Inode, place: &Place) -> R<()> {
-        if self.one("SELECT ino FROM dirent WHERE parent = ?1 LIMIT 1", p![dir.ino.0])?.is_some() {
+        if self
+            .one("SELECT ino FROM dirent WHERE parent = ?1 LIMIT 1", p![dir.ino.0])?
+            .is_some()
+        {
             return refuse(ErrorKind::NotEmpty, format!("{place}: not empty"));
         }
         Ok(())
@@ -299,6 +350,10 @@ impl Tx<'_> {
 impl Inode {
     /// Bytes that count against quotas.
     pub(super) fn charged_bytes(&self) -> i64 {
-        if self.kind == Kind::File { i64::try_from(self.size).unwrap_or(i64::MAX) } else { 0 }
+        if self.kind == Kind::File {
+            i64::try_from(self.size).unwrap_or(i64::MAX)
+        } else {
+            0
+        }
     }
 }

@@ -9,7 +9,9 @@ use super::Tx;
 use super::inode::READ;
 use crate::sql::{R, Row, p, refuse};
 use crate::state::Text;
-use crate::{ErrorKind, Ino, ListUsage, NodeState, Place, QuotaKind, QuotaSubject, Role, SetQuota, SpaceTotals, Usage};
+use crate::{
+    ErrorKind, Ino, ListUsage, NodeState, Place, QuotaKind, QuotaSubject, Role, SetQuota, SpaceTotals, Usage,
+};
 
 /// What is added to whose usage.
 pub(super) struct Charge {
@@ -93,7 +95,10 @@ impl Tx<'_> {
                     )?;
                 }
                 self.changed = before;
-                return refuse(ErrorKind::Quota, format!("the quota of directory {at} is exhausted"));
+                return refuse(
+                    ErrorKind::Quota,
+                    format!("the quota of directory {at} is exhausted"),
+                );
             }
             at = row.int(5)?;
         }
@@ -131,11 +136,20 @@ impl Tx<'_> {
             }
         }
         let (id, name) = self.subject(subject)?;
-        let row = self.one("SELECT id, files, bytes, max_files, max_bytes FROM usage WHERE id = ?1", p![id])?;
+        let row = self.one(
+            "SELECT id, files, bytes, max_files, max_bytes FROM usage WHERE id = ?1",
+            p![id],
+        )?;
         match (row, subject) {
             (Some(row), _) => usage(&row, name),
             (None, QuotaSubject::Dir(place)) => refuse(ErrorKind::NotFound, format!("{place}: has no quota")),
-            (None, _) => Ok(Usage { name, files: 0, bytes: 0, max_files: None, max_bytes: None }),
+            (None, _) => Ok(Usage {
+                name,
+                files: 0,
+                bytes: 0,
+                max_files: None,
+                max_bytes: None,
+            }),
         }
     }
 
@@ -145,9 +159,8 @@ impl Tx<'_> {
         let after = op.after.as_deref().unwrap_or_default();
         let rows = match op.kind {
             QuotaKind::Dir => {
-                let after: i64 = if after.is_empty() { Ok(0) } else { after.parse() }.or_else(|_| {
-                    refuse(ErrorKind::Invalid, "after: the decimal number of a directory")
-                })?;
+                let after: i64 = if after.is_empty() { Ok(0) } else { after.parse() }
+                    .or_else(|_| refuse(ErrorKind::Invalid, "after: the decimal number of a directory"))?;
                 self.q(
                     "SELECT id, files, bytes, max_files, max_bytes FROM usage WHERE kind = 2 AND id > ?1 \
                      ORDER BY id LIMIT ?2",
@@ -165,7 +178,11 @@ impl Tx<'_> {
         };
         rows.iter()
             .map(|row| {
-                let name = if op.kind == QuotaKind::Dir { row.int(0)?.to_string() } else { row.text(5)? };
+                let name = if op.kind == QuotaKind::Dir {
+                    row.int(0)?.to_string()
+                } else {
+                    row.text(5)?
+                };
                 usage(row, name)
             })
             .collect()
@@ -199,11 +216,20 @@ impl Tx<'_> {
             return Ok(id);
         }
         if dir.ino == Ino::ROOT {
-            return refuse(ErrorKind::Invalid, "the root has no quota: set users' and groups'");
+            return refuse(
+                ErrorKind::Invalid,
+                "the root has no quota: set users' and groups'",
+            );
         }
         self.need_empty(&dir, place)?;
-        self.x("INSERT INTO usage (id, kind, files, bytes, up) VALUES (?1, 2, 0, 0, ?2)", p![id, dir.qdir])?;
-        self.x("UPDATE inode SET qdir = ino, ctime = ?2 WHERE ino = ?1", p![id, self.now.0])?;
+        self.x(
+            "INSERT INTO usage (id, kind, files, bytes, up) VALUES (?1, 2, 0, 0, ?2)",
+            p![id, dir.qdir],
+        )?;
+        self.x(
+            "UPDATE inode SET qdir = ino, ctime = ?2 WHERE ino = ?1",
+            p![id, self.now.0],
+        )?;
         Ok(id)
     }
 

@@ -34,13 +34,20 @@ impl Tx<'_> {
             self.lock_dir(&mut from.dir, &op.from)?;
         }
         let Some(moving) = self.entry_locked(from.dir.ino, &from.name)? else {
-            return refuse(ErrorKind::NotFound, format!("{}: no such file or directory", op.from));
+            return refuse(
+                ErrorKind::NotFound,
+                format!("{}: no such file or directory", op.from),
+            );
         };
         let there = self.entry_locked(to.dir.ino, &to.name)?;
         let dirs = moving.is_dir() || there.as_ref().is_some_and(Inode::is_dir);
         if self.shares() && from.dir.ino != to.dir.ino && dirs && !held {
             let source = "a name became a directory's meanwhile".into();
-            return Err(DbError { kind: DbKind::Again, source }.into());
+            return Err(DbError {
+                kind: DbKind::Again,
+                source,
+            }
+            .into());
         }
         if !moving.is_dir() && (from.slash || (to.slash && op.mode != RenameMode::Exchange)) {
             return refuse(ErrorKind::NotDir, format!("{}: not a directory", op.from));
@@ -48,10 +55,13 @@ impl Tx<'_> {
         self.need_removal(&from.dir, &moving, &op.from)?;
         self.need(&to.dir, WRITE | SEARCH, &op.to)?;
         match (there, op.mode) {
-            (Some(_), RenameMode::NoReplace) => refuse(ErrorKind::Exists, format!("{}: is there already", op.to)),
-            (None, RenameMode::Exchange) => {
-                refuse(ErrorKind::NotFound, format!("{}: no such file or directory", op.to))
+            (Some(_), RenameMode::NoReplace) => {
+                refuse(ErrorKind::Exists, format!("{}: is there already", op.to))
             }
+            (None, RenameMode::Exchange) => refuse(
+                ErrorKind::NotFound,
+                format!("{}: no such file or directory", op.to),
+            ),
             (Some(there), _) if there.ino == moving.ino => Ok(()),
             (Some(there), RenameMode::Exchange) => self.exchange(op, &from, &to, moving, there),
             (there, _) => self.replace(op, &from, &to, moving, there),
@@ -67,7 +77,10 @@ impl Tx<'_> {
         let mut at = to.clone();
         for _ in 0..MAX_DEPTH {
             if at.ino == moving.ino {
-                return refuse(ErrorKind::Invalid, format!("{place}: a directory cannot move below itself"));
+                return refuse(
+                    ErrorKind::Invalid,
+                    format!("{place}: a directory cannot move below itself"),
+                );
             }
             if at.ino == Ino::ROOT {
                 return Ok(());
@@ -81,7 +94,10 @@ impl Tx<'_> {
     fn check_quota_move(&mut self, inode: &Inode, to: &Inode, place: &Place) -> R<()> {
         let from = self.charged_dir(inode)?;
         if from != to.qdir && (inode.is_dir() || inode.links > 1) {
-            return refuse(ErrorKind::CrossQuota, format!("{place}: comes under another directory's quota"));
+            return refuse(
+                ErrorKind::CrossQuota,
+                format!("{place}: comes under another directory's quota"),
+            );
         }
         Ok(())
     }
@@ -94,7 +110,10 @@ impl Tx<'_> {
         let bytes = inode.charged_bytes();
         self.charge_dir(to.qdir, 1, bytes)?;
         self.charge_dir(from, -1, -bytes)?;
-        self.x("UPDATE inode SET qdir = ?2 WHERE ino = ?1", p![inode.ino.0, to.qdir])?;
+        self.x(
+            "UPDATE inode SET qdir = ?2 WHERE ino = ?1",
+            p![inode.ino.0, to.qdir],
+        )?;
         Ok(())
     }
 
@@ -169,7 +188,10 @@ impl Tx<'_> {
         }
         match self.one("SELECT up FROM usage WHERE id = ?1", p![inode.qdir])? {
             Some(row) => Ok(row.int(0)?),
-            None => refuse(ErrorKind::Corrupt, format!("directory {} has no usage row", inode.ino)),
+            None => refuse(
+                ErrorKind::Corrupt,
+                format!("directory {} has no usage row", inode.ino),
+            ),
         }
     }
 }
@@ -177,6 +199,12 @@ impl Tx<'_> {
 impl Charge {
     /// For an inode of an owner and group, to a directory's quota.
     pub(super) fn of(inode: &Inode, qdir: i64, files: i64, bytes: i64) -> Self {
-        Self { uid: inode.uid, gid: inode.gid, qdir, files, bytes }
+        Self {
+            uid: inode.uid,
+            gid: inode.gid,
+            qdir,
+            files,
+            bytes,
+        }
     }
 }

@@ -24,12 +24,21 @@ pub(super) fn state_of(n: i64) -> Result<ReplicaState, CatalogError> {
         2 => ReplicaState::Stale,
         3 => ReplicaState::Lost,
         4 => ReplicaState::Removing,
-        _ => return Err(CatalogError::new(ErrorKind::Corrupt, format!("a replica in state {n}"))),
+        _ => {
+            return Err(CatalogError::new(
+                ErrorKind::Corrupt,
+                format!("a replica in state {n}"),
+            ));
+        }
     })
 }
 
 fn object_of(row: &Row, at: usize) -> R<ObjectId> {
-    Ok(ObjectId { ino: Ino(row.num(at)?), generation: Generation(row.num(at + 1)?), fragment: row.num(at + 2)? })
+    Ok(ObjectId {
+        ino: Ino(row.num(at)?),
+        generation: Generation(row.num(at + 1)?),
+        fragment: row.num(at + 2)?,
+    })
 }
 
 /// A fragment that an operation works on, its inode locked.
@@ -56,13 +65,24 @@ impl Copy {
 }
 
 /// Before the first object.
-const FIRST: ObjectId = ObjectId { ino: Ino(0), generation: Generation(0), fragment: 0 };
+const FIRST: ObjectId = ObjectId {
+    ino: Ino(0),
+    generation: Generation(0),
+    fragment: 0,
+};
 
 impl Tx<'_> {
     pub(super) fn node(&mut self, name: &str) -> R<Holder> {
         match self.one("SELECT id, site, state FROM node WHERE name = ?1", p![name])? {
-            Some(row) => Ok(Holder { id: row.int(0)?, site: row.text(1)?, state: node_state(row.int(2)?)? }),
-            None => refuse(ErrorKind::NotFound, format!("node '{}' is not known", name.escape_debug())),
+            Some(row) => Ok(Holder {
+                id: row.int(0)?,
+                site: row.text(1)?,
+                state: node_state(row.int(2)?)?,
+            }),
+            None => refuse(
+                ErrorKind::NotFound,
+                format!("node '{}' is not known", name.escape_debug()),
+            ),
         }
     }
 
@@ -87,13 +107,27 @@ impl Tx<'_> {
     }
 
     /// A fragment that was published just now and has the replicas given.
-    pub(super) fn reckon_new(&mut self, i: &Inode, g: Generation, f: &NewFragment, holders: &[Holder]) -> R<()> {
+    pub(super) fn reckon_new(
+        &mut self,
+        i: &Inode,
+        g: Generation,
+        f: &NewFragment,
+        holders: &[Holder],
+    ) -> R<()> {
         if f.size == 0 {
             return Ok(());
         }
         let rule = self.rule(i.rule)?;
-        let sites: Vec<&str> = holders.iter().filter(|h| h.counts()).map(|h| h.site.as_str()).collect();
-        let object = ObjectId { ino: i.ino, generation: g, fragment: f.index };
+        let sites: Vec<&str> = holders
+            .iter()
+            .filter(|h| h.counts())
+            .map(|h| h.site.as_str())
+            .collect();
+        let object = ObjectId {
+            ino: i.ino,
+            generation: g,
+            fragment: f.index,
+        };
         self.write_off(object, rule.missing(&sites), rule.surplus(&sites), true)
     }
 
@@ -118,7 +152,11 @@ impl Tx<'_> {
     /// What is missing and too much of a fragment, from its replicas.
     fn off(&mut self, o: ObjectId, rule: &CopyRule) -> R<(u32, u32)> {
         let copies = self.copies(o)?;
-        let sites: Vec<&str> = copies.iter().filter(|c| c.counts()).map(|c| c.site.as_str()).collect();
+        let sites: Vec<&str> = copies
+            .iter()
+            .filter(|c| c.counts())
+            .map(|c| c.site.as_str())
+            .collect();
         Ok((rule.missing(&sites), rule.surplus(&sites)))
     }
 
@@ -126,7 +164,11 @@ impl Tx<'_> {
     pub(super) fn reckon(&mut self, inode: &Inode, object: ObjectId) -> R<()> {
         let rule = self.rule(inode.rule)?;
         let size = self.fragment_of(inode, object)?.map_or(0, |(size, _, _)| size);
-        let (missing, surplus) = if size == 0 { (0, 0) } else { self.off(object, &rule)? };
+        let (missing, surplus) = if size == 0 {
+            (0, 0)
+        } else {
+            self.off(object, &rule)?
+        };
         self.write_off(object, missing, surplus, false)
     }
 
@@ -136,7 +178,8 @@ impl Tx<'_> {
             "SELECT ino, ogen, idx FROM fragment WHERE ino = ?1 AND gen = ?2",
             p![inode.ino.0, inode.generation.0],
         )?;
-        rows.iter().try_for_each(|row| self.reckon(inode, object_of(row, 0)?))
+        rows.iter()
+            .try_for_each(|row| self.reckon(inode, object_of(row, 0)?))
     }
 
     /// Drops what is noted of fragments that the published content does not have any more.
@@ -154,7 +197,8 @@ impl Tx<'_> {
     /// Size, digest, and whether the published content has it; none if no content has it.
     fn fragment_of(&mut self, inode: &Inode, o: ObjectId) -> R<Option<(u64, Digest, bool)>> {
         // Published, and made with this content or an earlier one; else of a draft or a content that is open.
-        let by_generation = "SELECT size, digest FROM fragment WHERE ino = ?1 AND gen = ?2 AND idx = ?3 AND ogen = ?4";
+        let by_generation =
+            "SELECT size, digest FROM fragment WHERE ino = ?1 AND gen = ?2 AND idx = ?3 AND ogen = ?4";
         let published = p![o.ino.0, inode.generation.0, o.fragment, o.generation.0];
         if let Some(row) = self.one(by_generation, published)? {
             return Ok(Some((row.num(0)?, digest_of(&row.bytes(1)?)?, inode.links > 0)));
@@ -176,7 +220,12 @@ impl Tx<'_> {
         if let Some(inode) = self.find_locked(o.ino)?
             && let Some((size, digest, live)) = self.fragment_of(&inode, o)?
         {
-            return Ok(Held { inode, size, digest, live });
+            return Ok(Held {
+                inode,
+                size,
+                digest,
+                live,
+            });
         }
         refuse(ErrorKind::NotFound, format!("object {o}: no content has it"))
     }
@@ -206,7 +255,12 @@ impl Tx<'_> {
         let Some((size, digest, _)) = found else {
             return refuse(ErrorKind::NotFound, format!("object {o}: no content has it"));
         };
-        Ok(Fragment { object: o, size, digest, replicas: self.replicas(o)? })
+        Ok(Fragment {
+            object: o,
+            size,
+            digest,
+            replicas: self.replicas(o)?,
+        })
     }
 
     fn replicas(&mut self, o: ObjectId) -> R<Vec<Replica>> {
@@ -215,25 +269,44 @@ impl Tx<'_> {
              WHERE r.ino = ?1 AND r.ogen = ?2 AND r.idx = ?3 ORDER BY n.name",
             p![o.ino.0, o.generation.0, o.fragment],
         )?;
-        rows.iter().map(|r| Ok(Replica { node: r.text(0)?, state: state_of(r.int(1)?)? })).collect()
+        rows.iter()
+            .map(|r| {
+                Ok(Replica {
+                    node: r.text(0)?,
+                    state: state_of(r.int(1)?)?,
+                })
+            })
+            .collect()
     }
 
     pub(super) fn add_replica(&mut self, o: ObjectId, node: &str) -> R<()> {
         self.need_service("replicas")?;
         let held = self.hold(o)?;
         if !held.live {
-            return refuse(ErrorKind::Stale, format!("object {o}: is not of a published content"));
+            return refuse(
+                ErrorKind::Stale,
+                format!("object {o}: is not of a published content"),
+            );
         }
         let holder = self.node(node)?;
         if holder.state != NodeState::Up {
-            return refuse(ErrorKind::Busy, format!("node {node} takes no new replicas ({:?})", holder.state));
+            return refuse(
+                ErrorKind::Busy,
+                format!("node {node} takes no new replicas ({:?})", holder.state),
+            );
         }
         let copies = self.copies(o)?;
         if copies.iter().any(|c| c.node == holder.id) {
-            return refuse(ErrorKind::Exists, format!("object {o}: node {node} has a replica"));
+            return refuse(
+                ErrorKind::Exists,
+                format!("object {o}: node {node} has a replica"),
+            );
         }
         if copies.len() >= MAX_REPLICAS {
-            return refuse(ErrorKind::Limit, format!("object {o}: at most {MAX_REPLICAS} replicas"));
+            return refuse(
+                ErrorKind::Limit,
+                format!("object {o}: at most {MAX_REPLICAS} replicas"),
+            );
         }
         self.write_state(o, holder.id, ReplicaState::Writing)
     }
@@ -247,17 +320,32 @@ impl Tx<'_> {
         let held = self.hold(o)?;
         let holder = self.node(node)?;
         match self.replica_state(o, holder.id)? {
-            None => return refuse(ErrorKind::NotFound, format!("object {o}: node {node} has no replica")),
+            None => {
+                return refuse(
+                    ErrorKind::NotFound,
+                    format!("object {o}: node {node} has no replica"),
+                );
+            }
             Some(ReplicaState::Removing) => {
-                return refuse(ErrorKind::Stale, format!("object {o}: the replica on {node} is to be removed"));
+                return refuse(
+                    ErrorKind::Stale,
+                    format!("object {o}: the replica on {node} is to be removed"),
+                );
             }
             Some(_) => {}
         }
         if op.state == ReplicaState::Valid && op.digest != Some(held.digest) {
-            return refuse(ErrorKind::Invalid, format!("object {o}: its digest is {}", held.digest));
+            return refuse(
+                ErrorKind::Invalid,
+                format!("object {o}: its digest is {}", held.digest),
+            );
         }
         self.write_state(o, holder.id, op.state)?;
-        if held.live { self.reckon(&held.inode, o) } else { Ok(()) }
+        if held.live {
+            self.reckon(&held.inode, o)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn remove_replica(&mut self, op: &RemoveReplica) -> R<()> {
@@ -267,24 +355,41 @@ impl Tx<'_> {
         let holder = self.node(node)?;
         let copies = self.copies(o)?;
         let Some(copy) = copies.iter().find(|c| c.node == holder.id) else {
-            return refuse(ErrorKind::NotFound, format!("object {o}: node {node} has no replica"));
+            return refuse(
+                ErrorKind::NotFound,
+                format!("object {o}: node {node} has no replica"),
+            );
         };
         if copy.state == ReplicaState::Valid && held.size > 0 {
             let others = || copies.iter().filter(|c| c.node != holder.id);
             // A lost node's rows say `Lost` once they are reckoned; before, its state says so.
             let safe = others().any(|c| c.state == ReplicaState::Valid && c.node_state != NodeState::Lost);
             if !safe {
-                return refuse(ErrorKind::LastReplica, format!("object {o}: the last valid replica"));
+                return refuse(
+                    ErrorKind::LastReplica,
+                    format!("object {o}: the last valid replica"),
+                );
             }
             let rule = self.rule(held.inode.rule)?;
-            let with: Vec<&str> = copies.iter().filter(|c| c.counts()).map(|c| c.site.as_str()).collect();
+            let with: Vec<&str> = copies
+                .iter()
+                .filter(|c| c.counts())
+                .map(|c| c.site.as_str())
+                .collect();
             let without: Vec<&str> = others().filter(|c| c.counts()).map(|c| c.site.as_str()).collect();
             if !op.below && rule.missing(&without) > rule.missing(&with) {
-                return refuse(ErrorKind::LastReplica, format!("object {o}: fewer copies than {rule} would stay"));
+                return refuse(
+                    ErrorKind::LastReplica,
+                    format!("object {o}: fewer copies than {rule} would stay"),
+                );
             }
         }
         self.write_state(o, holder.id, ReplicaState::Removing)?;
-        if held.live { self.reckon(&held.inode, o) } else { Ok(()) }
+        if held.live {
+            self.reckon(&held.inode, o)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn drop_replica(&mut self, o: ObjectId, node: &str) -> R<()> {
@@ -294,10 +399,14 @@ impl Tx<'_> {
         self.find_locked(o.ino)?;
         let holder = self.node(node)?;
         match self.replica_state(o, holder.id)? {
-            None => refuse(ErrorKind::NotFound, format!("object {o}: node {node} has no replica")),
-            Some(ReplicaState::Valid) => {
-                refuse(ErrorKind::Invalid, format!("object {o}: the replica on {node} is valid; remove it first"))
-            }
+            None => refuse(
+                ErrorKind::NotFound,
+                format!("object {o}: node {node} has no replica"),
+            ),
+            Some(ReplicaState::Valid) => refuse(
+                ErrorKind::Invalid,
+                format!("object {o}: the replica on {node} is valid; remove it first"),
+            ),
             Some(_) => {
                 self.x(
                     "DELETE FROM replica WHERE ino = ?1 AND ogen = ?2 AND idx = ?3 AND node = ?4",
@@ -314,15 +423,25 @@ impl Tx<'_> {
         if (op.size, op.digest) != (held.size, held.digest) {
             return refuse(
                 ErrorKind::Invalid,
-                format!("object {}: has {} bytes of digest {}", op.object, held.size, held.digest),
+                format!(
+                    "object {}: has {} bytes of digest {}",
+                    op.object, held.size, held.digest
+                ),
             );
         }
         let holder = self.node(&op.node)?;
         if self.replica_state(op.object, holder.id)? == Some(ReplicaState::Removing) {
-            return refuse(ErrorKind::Stale, format!("object {}: is to be removed", op.object));
+            return refuse(
+                ErrorKind::Stale,
+                format!("object {}: is to be removed", op.object),
+            );
         }
         self.write_state(op.object, holder.id, ReplicaState::Valid)?;
-        if held.live { self.reckon(&held.inode, op.object) } else { Ok(()) }
+        if held.live {
+            self.reckon(&held.inode, op.object)
+        } else {
+            Ok(())
+        }
     }
 
     // ---- lists -----------------------------------------------------------------------------------------
@@ -355,7 +474,12 @@ impl Tx<'_> {
             let replicas = self.replicas(object)?;
             let digest = digest_of(&row.bytes(6)?)?;
             out.push(OffCopies {
-                fragment: Fragment { object, size: row.num(5)?, digest, replicas },
+                fragment: Fragment {
+                    object,
+                    size: row.num(5)?,
+                    digest,
+                    replicas,
+                },
                 rule: self.rule(row.int(7)?)?,
                 missing: row.num(3)?,
                 surplus: row.num(4)?,
@@ -384,9 +508,10 @@ impl Tx<'_> {
         }
         let rows = match op.state {
             None => self.q(list!(""), p![node, a.ino.0, a.generation.0, a.fragment, op.limit])?,
-            Some(ReplicaState::Valid) => {
-                self.q(list!("r.state = 1 AND "), p![node, a.ino.0, a.generation.0, a.fragment, op.limit])?
-            }
+            Some(ReplicaState::Valid) => self.q(
+                list!("r.state = 1 AND "),
+                p![node, a.ino.0, a.generation.0, a.fragment, op.limit],
+            )?,
             Some(s) => self.q(
                 // The condition is that of the index `replica_odd`.
                 list!("r.state <> 1 AND r.state = ?6 AND "),
@@ -407,7 +532,12 @@ impl Tx<'_> {
     }
 
     /// A page of a node's replicas after its state or site changed; see [`crate::ReckonNode`].
-    pub(super) fn reckon_node(&mut self, node: &str, after: Option<ObjectId>, limit: u32) -> R<Option<ObjectId>> {
+    pub(super) fn reckon_node(
+        &mut self,
+        node: &str,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> R<Option<ObjectId>> {
         self.need_service("nodes")?;
         if !(1..=MAX_RECKON).contains(&limit) {
             return refuse(ErrorKind::Invalid, format!("limit {limit}: 1 to {MAX_RECKON}"));

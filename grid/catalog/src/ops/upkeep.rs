@@ -49,7 +49,10 @@ impl Tx<'_> {
                 self.drop_inode(ino)?;
             } else {
                 self.drop_content(ino, generation)?;
-                self.x("DELETE FROM dead WHERE ino = ?1 AND gen = ?2", p![ino.0, generation.0])?;
+                self.x(
+                    "DELETE FROM dead WHERE ino = ?1 AND gen = ?2",
+                    p![ino.0, generation.0],
+                )?;
             }
         }
         self.drop_old_drafts(limit)?;
@@ -66,12 +69,18 @@ impl Tx<'_> {
         };
         let newest = self.one(newest, p![])?.map_or(Ok(0), |r| r.int(0))?;
         let seen = self.shared.opens.tick(newest, self.under_way);
-        self.x("DELETE FROM hold WHERE session IN (SELECT id FROM session WHERE expires <= ?1)", p![self.now.0])?;
+        self.x(
+            "DELETE FROM hold WHERE session IN (SELECT id FROM session WHERE expires <= ?1)",
+            p![self.now.0],
+        )?;
         self.x("DELETE FROM session WHERE expires <= ?1", p![self.now.0])?;
         // Only dead contents need a row: of the open files, those whose inode is in `dead`.
         let mut held = BTreeSet::new();
         for (ino, generation) in self.shared.opens.held() {
-            if self.one("SELECT ino FROM dead WHERE ino = ?1 LIMIT 1", p![ino.0])?.is_some() {
+            if self
+                .one("SELECT ino FROM dead WHERE ino = ?1 LIMIT 1", p![ino.0])?
+                .is_some()
+            {
                 held.insert((ino.0, generation.0));
             }
         }
@@ -81,10 +90,16 @@ impl Tx<'_> {
             written.insert((row.num::<u64>(0)?, row.num::<u64>(1)?));
         }
         for (ino, generation) in held.difference(&written) {
-            self.x("INSERT INTO hold (session, ino, gen) VALUES (?1, ?2, ?3)", p![session, *ino, *generation])?;
+            self.x(
+                "INSERT INTO hold (session, ino, gen) VALUES (?1, ?2, ?3)",
+                p![session, *ino, *generation],
+            )?;
         }
         for (ino, generation) in written.difference(&held) {
-            self.x("DELETE FROM hold WHERE session = ?1 AND ino = ?2 AND gen = ?3", p![session, *ino, *generation])?;
+            self.x(
+                "DELETE FROM hold WHERE session = ?1 AND ino = ?2 AND gen = ?3",
+                p![session, *ino, *generation],
+            )?;
         }
         self.x(
             "INSERT INTO session (id, seen, expires) VALUES (?1, ?2, ?3) \
@@ -108,12 +123,18 @@ impl Tx<'_> {
     /// Staged fragments whose writers never came back.
     fn drop_old_drafts(&mut self, limit: u32) -> R<()> {
         let before = self.now.0.saturating_sub(STAGED_NS);
-        let rows = self.q("SELECT ino, gen FROM draft WHERE touched < ?1 LIMIT ?2 {skip}", p![before, limit])?;
+        let rows = self.q(
+            "SELECT ino, gen FROM draft WHERE touched < ?1 LIMIT ?2 {skip}",
+            p![before, limit],
+        )?;
         for row in &rows {
             let (ino, generation) = (Ino(row.num(0)?), Generation(row.num(1)?));
             self.find_locked(ino)?;
             self.drop_content(ino, generation)?;
-            self.x("DELETE FROM draft WHERE ino = ?1 AND gen = ?2", p![ino.0, generation.0])?;
+            self.x(
+                "DELETE FROM draft WHERE ino = ?1 AND gen = ?2",
+                p![ino.0, generation.0],
+            )?;
         }
         Ok(())
     }

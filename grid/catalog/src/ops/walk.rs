@@ -7,9 +7,9 @@
 
 use super::Tx;
 use super::inode::{Inode, SEARCH};
-use crate::limits::{MAX_NAME, MAX_PATH, MAX_SYMLINKS};
+use crate::limits::{MAX_DEPTH, MAX_NAME, MAX_PATH, MAX_SYMLINKS};
 use crate::sql::{R, refuse};
-use crate::{ErrorKind, Ino, Kind, Place};
+use crate::{ErrorKind, Ino, Kind, Place, Role};
 use std::collections::VecDeque;
 
 /// The end of a walk that stopped before the last component.
@@ -47,7 +47,10 @@ impl Walk {
 
 fn check_name(name: &[u8], place: &Place) -> R<()> {
     if name.len() > MAX_NAME {
-        return refuse(ErrorKind::NameTooLong, format!("{place}: a name is at most {MAX_NAME} bytes"));
+        return refuse(
+            ErrorKind::NameTooLong,
+            format!("{place}: a name is at most {MAX_NAME} bytes"),
+        );
     }
     Ok(())
 }
@@ -55,16 +58,55 @@ fn check_name(name: &[u8], place: &Place) -> R<()> {
 impl Tx<'_> {
     fn begin_walk(&mut self, place: &Place) -> R<Walk> {
         if place.path.len() > MAX_PATH {
-            return refuse(ErrorKind::NameTooLong, format!("a path is at most {MAX_PATH} bytes"));
+            return refuse(
+                ErrorKind::NameTooLong,
+                format!("a path is at most {MAX_PATH} bytes"),
+            );
         }
         if place.path.contains(&0) {
             return refuse(ErrorKind::Invalid, format!("{place}: a zero byte"));
         }
-        let from = if place.path.starts_with(b"/") { Ino::ROOT } else { place.dir };
+        let from = if place.path.starts_with(b"/") {
+            Ino::ROOT
+        } else {
+            place.dir
+        };
         super::check_number("inode", from.0)?;
-        let mut walk = Walk { at: self.get(from)?, left: VecDeque::new(), slash: false, followed: 0 };
+        let at = self.get(from)?;
+        self.need_reach(&at, place)?;
+        let mut walk = Walk {
+            at,
+            left: VecDeque::new(),
+            slash: false,
+            followed: 0,
+        };
         walk.prepend(&place.path);
         Ok(walk)
+    }
+
+    /// A number gives no right: a user may begin a walk where it could have walked to. That is checked on the
+    /// directories above; of a file with several names, above the one that it was last made or renamed to. A
+    /// file without a name is for those who have it open.
+    fn need_reach(&mut self, inode: &Inode, place: &Place) -> R<()> {
+        if self.caller.role != Role::User || inode.ino == Ino::ROOT {
+            return Ok(());
+        }
+        if inode.links == 0 {
+            if self.shared.opens.has(inode.ino, &self.caller.user) {
+                return Ok(());
+            }
+            return refuse(ErrorKind::Stale, format!("{place}: is not there (any more)"));
+        }
+        let mut at = inode.parent;
+        for _ in 0..MAX_DEPTH {
+            let dir = self.get(at)?;
+            self.need(&dir, SEARCH, place)?;
+            if at == Ino::ROOT {
+                return Ok(());
+            }
+            at = dir.parent;
+        }
+        refuse(ErrorKind::Limit, format!("{place}: deeper than {MAX_DEPTH}"))
     }
 
     /// One component from a directory; none if there is no such name.
@@ -86,10 +128,16 @@ impl Tx<'_> {
     fn follow(&mut self, walk: &mut Walk, link: &Inode, place: &Place) -> R<()> {
         walk.followed += 1;
         if walk.followed > MAX_SYMLINKS {
-            return refuse(ErrorKind::Loop, format!("{place}: more than {MAX_SYMLINKS} symbolic links"));
+            return refuse(
+                ErrorKind::Loop,
+                format!("{place}: more than {MAX_SYMLINKS} symbolic links"),
+            );
         }
         let Some(target) = &link.target else {
-            return refuse(ErrorKind::Corrupt, format!("symbolic link {} has no target", link.ino));
+            return refuse(
+                ErrorKind::Corrupt,
+                format!("symbolic link {} has no target", link.ino),
+            );
         };
         if target.starts_with(b"/") {
             walk.at = self.get(Ino::ROOT)?;
@@ -146,10 +194,18 @@ impl Tx<'_> {
                     return refuse(special, format!("{place}: ends in '.' or '..'"));
                 }
                 check_name(&name, place)?;
-                return Ok(Name { dir: walk.at, name, slash: walk.slash, followed: walk.followed });
+                return Ok(Name {
+                    dir: walk.at,
+                    name,
+                    slash: walk.slash,
+                    followed: walk.followed,
+                });
             }
             let Some(next) = self.step(&walk.at, &name, place)? else {
-                return refuse(ErrorKind::NotFound, format!("{place}: no such directory on the way"));
+                return refuse(
+                    ErrorKind::NotFound,
+                    format!("{place}: no such directory on the way"),
+                );
             };
             if next.kind == Kind::Symlink {
                 self.follow(&mut walk, &next, place)?;
@@ -161,7 +217,12 @@ impl Tx<'_> {
 
     /// Goes on from a name that is a symbolic link, to where it leads.
     pub(super) fn walk_on(&mut self, from: Name, link: &Inode, place: &Place, special: ErrorKind) -> R<Name> {
-        let mut walk = Walk { at: from.dir, left: VecDeque::new(), slash: from.slash, followed: from.followed };
+        let mut walk = Walk {
+            at: from.dir,
+            left: VecDeque::new(),
+            slash: from.slash,
+            followed: from.followed,
+        };
         self.follow(&mut walk, link, place)?;
         self.finish_to_name(walk, place, special)
     }

@@ -30,14 +30,21 @@ impl PostgresServer {
     pub fn new(url: &str) -> Result<Self, DbError> {
         let mut config: Config = url.parse().map_err(|e: postgres::Error| {
             // The string may hold a password: the parser's words, never the string.
-            DbError { kind: DbKind::Broken, source: format!("connection string: {}", deepest(&e)).into() }
+            DbError {
+                kind: DbKind::Broken,
+                source: format!("connection string: {}", deepest(&e)).into(),
+            }
         })?;
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
         config.application_name("kuroshio-catalog");
         let hosts: Vec<String> = config.get_hosts().iter().map(|h| format!("{h:?}")).collect();
-        let name = format!("postgresql {} on {}", config.get_dbname().unwrap_or("(default)"), hosts.join(", "));
+        let name = format!(
+            "postgresql {} on {}",
+            config.get_dbname().unwrap_or("(default)"),
+            hosts.join(", ")
+        );
         Ok(Self { config, name })
     }
 }
@@ -51,7 +58,10 @@ impl Backend for PostgresServer {
             "SET synchronous_commit = on; SET lock_timeout = '10s'; SET statement_timeout = '60s';
              SET idle_in_transaction_session_timeout = '60s'",
         )?;
-        Ok(PostgresConn { client, statements: HashMap::new() })
+        Ok(PostgresConn {
+            client,
+            statements: HashMap::new(),
+        })
     }
 
     fn describe(&self) -> String {
@@ -86,7 +96,11 @@ impl From<postgres::Error> for DbError {
             Some(c) if *c == S::DISK_FULL => DbKind::Full,
             // Class 57P: the administrator or a crash ends the session; class 08: the connection;
             // class 53: no more connections.
-            Some(c) if c.code().starts_with("57P") || c.code().starts_with("08") || c.code().starts_with("53") => {
+            Some(c)
+                if c.code().starts_with("57P")
+                    || c.code().starts_with("08")
+                    || c.code().starts_with("53") =>
+            {
                 DbKind::Gone
             }
             Some(_) => DbKind::Broken,
@@ -94,7 +108,10 @@ impl From<postgres::Error> for DbError {
             None if e.is_closed() || e.source().is_none_or(|s| s.is::<std::io::Error>()) => DbKind::Gone,
             None => DbKind::Broken,
         };
-        DbError { kind, source: deepest(&e).into() }
+        DbError {
+            kind,
+            source: deepest(&e).into(),
+        }
     }
 }
 

@@ -82,7 +82,10 @@ pub(crate) fn migrate<C: Conn>(conn: &mut C) -> Result<(), DbError> {
 
 fn migrate_in<C: Conn>(conn: &mut C) -> Result<(), DbError> {
     conn.query("SELECT {dirlock}", p![])?;
-    conn.exec("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", p![])?;
+    conn.exec(
+        "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+        p![],
+    )?;
     let rows = conn.query("SELECT value FROM meta WHERE name = 'schema'", p![])?;
     let found = rows.first().map_or(Ok(0), |r| r.int(0)).map_err(broken)?;
     let newest = VERSIONS.len();
@@ -104,5 +107,8 @@ fn migrate_in<C: Conn>(conn: &mut C) -> Result<(), DbError> {
 }
 
 fn broken(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> DbError {
-    DbError { kind: DbKind::Broken, source: source.into() }
+    DbError {
+        kind: DbKind::Broken,
+        source: source.into(),
+    }
 }

@@ -49,11 +49,17 @@ impl SqliteFile {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let source = format!("{}: another process has this catalog open", dir.display());
-                return Err(DbError { kind: DbKind::Broken, source: source.into() });
+                return Err(DbError {
+                    kind: DbKind::Broken,
+                    source: source.into(),
+                });
             }
             Err(TryLockError::Error(e)) => return Err(fault(e, "catalog.lock")),
         }
-        Ok(Self { path: dir.join("catalog.sqlite"), _lock: lock })
+        Ok(Self {
+            path: dir.join("catalog.sqlite"),
+            _lock: lock,
+        })
     }
 }
 
@@ -61,7 +67,9 @@ impl Backend for SqliteFile {
     type Conn = SqliteConn;
 
     fn connect(&self, write: bool) -> Result<SqliteConn, DbError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(&self.path, flags)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS);
         conn.busy_timeout(std::time::Duration::from_secs(10))?;
@@ -69,7 +77,11 @@ impl Backend for SqliteFile {
         conn.pragma_update(None, "synchronous", "FULL")?;
         conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
-        conn.pragma_update(None, "cache_size", -(if write { WRITER_CACHE_KIB } else { READER_CACHE_KIB }))?;
+        conn.pragma_update(
+            None,
+            "cache_size",
+            -(if write { WRITER_CACHE_KIB } else { READER_CACHE_KIB }),
+        )?;
         if !write {
             conn.pragma_update(None, "query_only", true)?;
         }
@@ -94,7 +106,10 @@ impl From<rusqlite::Error> for DbError {
             Some(C::DiskFull) => DbKind::Full,
             _ => DbKind::Broken,
         };
-        DbError { kind, source: Box::new(e) }
+        DbError {
+            kind,
+            source: Box::new(e),
+        }
     }
 }
 
@@ -147,7 +162,8 @@ impl Sql for SqliteConn {
 
 impl Conn for SqliteConn {
     fn begin(&mut self, write: bool) -> Result<(), DbError> {
-        self.exec(if write { "BEGIN IMMEDIATE" } else { "BEGIN" }, &[]).map(|_| ())
+        self.exec(if write { "BEGIN IMMEDIATE" } else { "BEGIN" }, &[])
+            .map(|_| ())
     }
 
     fn commit(&mut self) -> Result<(), DbError> {

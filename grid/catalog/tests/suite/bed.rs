@@ -1,7 +1,7 @@
 //! A catalog to test, by back end.
 
-use super::server::Server;
 use super::Env;
+use super::server::Server;
 use kuroshio_catalog::{Catalog, Options, Postgres, Sqlite};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,10 @@ pub struct SqliteBed {
 
 impl SqliteBed {
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), open: Mutex::new(None) }
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            open: Mutex::new(None),
+        }
     }
 }
 
@@ -39,7 +42,10 @@ impl Bed for SqliteBed {
     fn open_with(&self, options: Options) -> Arc<dyn Catalog> {
         let mut open = self.open.lock().unwrap();
         if let Some(former) = open.take() {
-            assert!(former.upgrade().is_none(), "a case drops its catalog before it opens it again");
+            assert!(
+                former.upgrade().is_none(),
+                "a case drops its catalog before it opens it again"
+            );
         }
         let catalog: Arc<dyn Catalog> = Arc::new(Sqlite::open(self.dir.path(), options).unwrap());
         *open = Some(Arc::downgrade(&catalog));
@@ -60,7 +66,9 @@ impl PostgresBed {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("case{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { url: Server::shared().database(&name) }
+        Self {
+            url: Server::shared().database(&name),
+        }
     }
 }
 

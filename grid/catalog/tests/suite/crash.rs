@@ -21,9 +21,17 @@ const CALLERS: u32 = 6;
 
 fn child_process(job: &str, place: &str, round: u32) -> Command {
     let mut c = Command::new(std::env::current_exe().unwrap());
-    c.args(["--exact", "suite::crash::child", "--nocapture", "--test-threads", "1"]);
+    c.args([
+        "--exact",
+        "suite::crash::child",
+        "--nocapture",
+        "--test-threads",
+        "1",
+    ]);
     c.env(JOB, job).env(WHERE, place).env(ROUND, round.to_string());
-    c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
     c
 }
 
@@ -35,13 +43,20 @@ fn open(place: &str) -> Result<Arc<dyn Catalog>, CatalogError> {
 }
 
 fn fragment(size: u64) -> NewFragment {
-    NewFragment { index: 0, size, digest: Digest([7; 32]), nodes: vec!["n1".into()] }
+    NewFragment {
+        index: 0,
+        size,
+        digest: Digest([7; 32]),
+        nodes: vec!["n1".into()],
+    }
 }
 
 /// The job of the child process. Without one there is nothing to do: the test is its entry, not a test.
 #[test]
 fn child() {
-    let (Ok(job), Ok(place)) = (std::env::var(JOB), std::env::var(WHERE)) else { return };
+    let (Ok(job), Ok(place)) = (std::env::var(JOB), std::env::var(WHERE)) else {
+        return;
+    };
     let round: u32 = std::env::var(ROUND).unwrap().parse().unwrap();
     let catalog = open(&place).unwrap();
     match job.as_str() {
@@ -56,11 +71,12 @@ fn child() {
     }
 }
 
-/// One write, so that lines of several threads do not mix.
+/// One write, so that lines of several threads do not mix. A child whose parent is gone ends.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody hears a child whose parent is gone; it is killed then.
-    let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+    if out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(1);
+    }
 }
 
 /// Makes, writes, renames and removes files without end; says what was acknowledged.
@@ -89,7 +105,11 @@ fn churn(catalog: &dyn Catalog, round: u32, caller: u32) {
             // Whether a change whose answer is not heard took place is not known: it is announced first.
             if n % 3 == 1 {
                 say(&format!("unsure {name}"));
-                let rename = Rename { from: place, to: Place::path(&gone), mode: RenameMode::NoReplace };
+                let rename = Rename {
+                    from: place,
+                    to: Place::path(&gone),
+                    mode: RenameMode::NoReplace,
+                };
                 if catalog.call(&admin, rename).is_ok() {
                     say(&format!("have {gone} {size}"));
                     say(&format!("gone {name}"));
@@ -129,7 +149,12 @@ impl Heard {
     fn check(&self, catalog: &dyn Catalog) {
         let admin = Caller::admin();
         for (name, size) in &self.names {
-            let got = catalog.call(&admin, Where { place: Place::path(name) });
+            let got = catalog.call(
+                &admin,
+                Where {
+                    place: Place::path(name),
+                },
+            );
             match (size, got) {
                 (Some(size), Ok(layout)) => {
                     assert_eq!(layout.attr.size, *size, "{name}");
@@ -158,7 +183,17 @@ impl Drop for Kill {
 fn prepare(place: &str) {
     let catalog = open(place).unwrap();
     let admin = Caller::admin();
-    catalog.call(&admin, PutSite { site: Site { name: "s".into(), note: String::new() } }).unwrap();
+    catalog
+        .call(
+            &admin,
+            PutSite {
+                site: Site {
+                    name: "s".into(),
+                    note: String::new(),
+                },
+            },
+        )
+        .unwrap();
     let node = Node {
         name: "n1".into(),
         site: "s".into(),
@@ -298,11 +333,20 @@ int fsync(int fd) {
 
 /// The child: one caller; notes each answer in the file of the shim.
 fn flush(catalog: &dyn Catalog) {
-    let mut log = std::fs::File::options().append(true).open(std::env::var_os(LOG).unwrap()).unwrap();
+    let mut log = std::fs::File::options()
+        .append(true)
+        .open(std::env::var_os(LOG).unwrap())
+        .unwrap();
     let admin = Caller::admin();
     for n in 0..200 {
         let place = Place::path(format!("f{n}"));
-        let create = Create { place: place.clone(), mode: 0o644, umask: 0, exclusive: true, open: false };
+        let create = Create {
+            place: place.clone(),
+            mode: 0o644,
+            umask: 0,
+            exclusive: true,
+            open: false,
+        };
         catalog.call(&admin, create).unwrap();
         log.write_all(b"A\n").unwrap();
         catalog.call(&admin, Unlink { place }).unwrap();
@@ -318,7 +362,12 @@ fn sqlite_flushes_its_log_before_it_answers() {
     let log = dir.path().join("log");
     std::fs::write(&source, SHIM).unwrap();
     std::fs::write(&log, "").unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-w", "-o"]).arg(&shim).arg(&source).arg("-ldl").status();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-w", "-o"])
+        .arg(&shim)
+        .arg(&source)
+        .arg("-ldl")
+        .status();
     assert!(built.expect("cc: run scripts/deps build").success());
     let place = format!("sqlite:{}", dir.path().join("catalog").display());
     let mut run = child_process("flush", &place, 0);
@@ -332,7 +381,10 @@ fn sqlite_flushes_its_log_before_it_answers() {
             "W" => (written, flushed) = (true, false),
             "F" => flushed = true,
             "A" => {
-                assert!(written && flushed, "line {i}: answered without a flush after the last write");
+                assert!(
+                    written && flushed,
+                    "line {i}: answered without a flush after the last write"
+                );
                 (written, flushed) = (false, false);
                 answers += 1;
             }

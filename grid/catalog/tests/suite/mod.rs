@@ -44,7 +44,10 @@ pub fn at(path: &str) -> Place {
 
 impl Env {
     pub fn new(catalog: Arc<dyn Catalog>) -> Self {
-        Self { catalog, admin: Caller::admin() }
+        Self {
+            catalog,
+            admin: Caller::admin(),
+        }
     }
 
     pub fn call<O: Operation>(&self, op: O) -> Result<O::Output, CatalogError> {
@@ -56,19 +59,36 @@ impl Env {
     }
 
     pub fn mkdir(&self, path: &str) -> Attr {
-        ok(self.call(MakeDir { place: at(path), mode: 0o755, umask: 0 }))
+        ok(self.call(MakeDir {
+            place: at(path),
+            mode: 0o755,
+            umask: 0,
+        }))
     }
 
     pub fn create(&self, path: &str) -> Attr {
-        ok(self.call(Create { place: at(path), mode: 0o644, umask: 0, exclusive: true, open: false })).attr
+        ok(self.call(Create {
+            place: at(path),
+            mode: 0o644,
+            umask: 0,
+            exclusive: true,
+            open: false,
+        }))
+        .attr
     }
 
     pub fn symlink(&self, path: &str, target: &str) -> Attr {
-        ok(self.call(Symlink { place: at(path), target: target.into() }))
+        ok(self.call(Symlink {
+            place: at(path),
+            target: target.into(),
+        }))
     }
 
     pub fn stat(&self, path: &str) -> Result<Attr, CatalogError> {
-        self.call(Stat { place: at(path), follow: false })
+        self.call(Stat {
+            place: at(path),
+            follow: false,
+        })
     }
 
     pub fn unlink(&self, path: &str) -> Result<Attr, CatalogError> {
@@ -76,11 +96,18 @@ impl Env {
     }
 
     pub fn rename(&self, from: &str, to: &str) -> Result<(), CatalogError> {
-        self.call(Rename { from: at(from), to: at(to), mode: RenameMode::Replace })
+        self.call(Rename {
+            from: at(from),
+            to: at(to),
+            mode: RenameMode::Replace,
+        })
     }
 
     pub fn link(&self, from: &str, to: &str) -> Result<Attr, CatalogError> {
-        self.call(Link { from: at(from), to: at(to) })
+        self.call(Link {
+            from: at(from),
+            to: at(to),
+        })
     }
 
     /// All names of a directory, in pages of `page`.
@@ -88,9 +115,19 @@ impl Env {
         let mut out = Vec::new();
         let mut after = None;
         loop {
-            let got = ok(self.call(ReadDir { place: at(path), after, limit: page, attrs: false }));
-            out.extend(got.entries.iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()));
+            let got = ok(self.call(ReadDir {
+                place: at(path),
+                after,
+                limit: page,
+                attrs: false,
+            }));
+            out.extend(
+                got.entries
+                    .iter()
+                    .map(|e| String::from_utf8_lossy(&e.name).into_owned()),
+            );
             after = got.entries.last().map(|e| e.name.clone());
+            assert!(out.len() < 100_000, "the listing does not end");
             if !got.more {
                 return out;
             }
@@ -99,9 +136,16 @@ impl Env {
 
     /// A site with nodes that are up.
     pub fn site(&self, site: &str, nodes: &[&str]) {
-        ok(self.call(PutSite { site: Site { name: site.into(), note: String::new() } }));
+        ok(self.call(PutSite {
+            site: Site {
+                name: site.into(),
+                note: String::new(),
+            },
+        }));
         for name in nodes {
-            ok(self.call(PutNode { node: node(name, site) }));
+            ok(self.call(PutNode {
+                node: node(name, site),
+            }));
         }
     }
 
@@ -113,7 +157,15 @@ impl Env {
     pub fn put_by(&self, who: &Caller, path: &str, size: u64, nodes: &[&str]) -> Result<Attr, CatalogError> {
         let draft = self.by(who, Allocate {})?;
         let fragments = vec![fragment(0, size, nodes)];
-        let put = PutFile { place: at(path), draft, mode: 0o644, umask: 0, fragments, exclusive: false, mtime: None };
+        let put = PutFile {
+            place: at(path),
+            draft,
+            mode: 0o644,
+            umask: 0,
+            fragments,
+            exclusive: false,
+            mtime: None,
+        };
         let answer = self.by(who, put);
         ok(self.by(who, Release { handle: draft.handle }));
         answer
@@ -135,16 +187,32 @@ impl Env {
     }
 
     pub fn off(&self, balance: CopyBalance) -> Vec<OffCopies> {
-        ok(self.call(ListOffCopies { balance, after: None, limit: 100 }))
+        ok(self.call(ListOffCopies {
+            balance,
+            after: None,
+            limit: 100,
+        }))
     }
 
     pub fn on_node(&self, node: &str, state: Option<ReplicaState>) -> Vec<NodeReplica> {
-        ok(self.call(ListNodeReplicas { node: node.into(), state, after: None, limit: 1000 }))
+        ok(self.call(ListNodeReplicas {
+            node: node.into(),
+            state,
+            after: None,
+            limit: 1000,
+        }))
     }
 
     /// Upkeep a few times: what can go at once, goes.
     pub fn reap(&self) -> u64 {
-        (0..3).map(|_| ok(self.call(Reap { limit: 1000, ttl_ms: 60_000 }))).sum()
+        (0..3)
+            .map(|_| {
+                ok(self.call(Reap {
+                    limit: 1000,
+                    ttl_ms: 60_000,
+                }))
+            })
+            .sum()
     }
 
     /// Upkeep until so many contents went. PostgreSQL sees a death when all transactions of the server that ran
@@ -160,21 +228,33 @@ impl Env {
     }
 
     pub fn user_usage(&self, name: &str) -> (u64, u64) {
-        let u = ok(self.call(GetUsage { subject: QuotaSubject::User(name.into()) }));
+        let u = ok(self.call(GetUsage {
+            subject: QuotaSubject::User(name.into()),
+        }));
         (u.files, u.bytes)
     }
 
     #[track_caller]
     pub fn invariants_hold(&self) {
         let found = ok(self.call(CheckInvariants { limit: 100 }));
-        let text: Vec<_> = found.iter().map(|f| String::from_utf8_lossy(f).into_owned()).collect();
+        let text: Vec<_> = found
+            .iter()
+            .map(|f| String::from_utf8_lossy(f).into_owned())
+            .collect();
         assert!(text.is_empty(), "{text:#?}");
     }
 }
 
 pub fn set(path: &str, change: impl FnOnce(&mut SetAttr)) -> SetAttr {
-    let mut s =
-        SetAttr { place: at(path), follow: true, mode: None, owner: None, group: None, atime: None, mtime: None };
+    let mut s = SetAttr {
+        place: at(path),
+        follow: true,
+        mode: None,
+        owner: None,
+        group: None,
+        atime: None,
+        mtime: None,
+    };
     change(&mut s);
     s
 }
@@ -212,5 +292,11 @@ pub fn fragment(index: u32, size: u64, nodes: &[&str]) -> NewFragment {
 }
 
 pub fn commit(draft: Draft, fragments: Vec<NewFragment>) -> Commit {
-    Commit { draft, fragments, keep: Vec::new(), expect: None, mtime: None }
+    Commit {
+        draft,
+        fragments,
+        keep: Vec::new(),
+        expect: None,
+        mtime: None,
+    }
 }

@@ -30,7 +30,11 @@ fn path() -> impl Strategy<Value = Path> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let mode = prop::sample::select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
+    let mode = prop::sample::select(vec![
+        RenameMode::Replace,
+        RenameMode::NoReplace,
+        RenameMode::Exchange,
+    ]);
     prop_oneof![
         4 => path().prop_map(Step::MakeDir),
         3 => (path(), any::<bool>()).prop_map(|(p, e)| Step::Create(p, e)),
@@ -50,7 +54,10 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
     Dir(BTreeMap<&'static str, usize>),
-    File { size: u64, owner: u8 },
+    File {
+        size: u64,
+        owner: u8,
+    },
     /// A link that leads nowhere.
     Symlink,
 }
@@ -63,7 +70,9 @@ use ErrorKind as E;
 
 impl Model {
     fn new() -> Self {
-        Self { nodes: vec![Node::Dir(BTreeMap::new())] }
+        Self {
+            nodes: vec![Node::Dir(BTreeMap::new())],
+        }
     }
 
     fn entries(&self, dir: usize) -> &BTreeMap<&'static str, usize> {
@@ -166,7 +175,10 @@ impl Model {
                 if self.entries(dir).get(name).is_some_and(|n| self.is_dir(*n)) {
                     return Err(E::IsDir);
                 }
-                let n = self.add(Node::File { size: u64::from(*size), owner: 0 });
+                let n = self.add(Node::File {
+                    size: u64::from(*size),
+                    owner: 0,
+                });
                 self.entries_mut(dir).insert(name, n);
                 Ok(())
             }
@@ -266,29 +278,65 @@ fn apply(env: &Env, top: Ino, step: &Step) -> Result<(), CatalogError> {
     let at = |p: &Path| Place::at(top, p.join("/"));
     let (mode, umask) = (0o755, 0);
     match step {
-        Step::MakeDir(p) => env.call(MakeDir { place: at(p), mode, umask }).map(drop),
-        Step::Create(p, exclusive) => {
-            env.call(Create { place: at(p), mode, umask, exclusive: *exclusive, open: false }).map(drop)
-        }
-        Step::Symlink(p) => env.call(Symlink { place: at(p), target: b"none/where".to_vec() }).map(drop),
+        Step::MakeDir(p) => env
+            .call(MakeDir {
+                place: at(p),
+                mode,
+                umask,
+            })
+            .map(drop),
+        Step::Create(p, exclusive) => env
+            .call(Create {
+                place: at(p),
+                mode,
+                umask,
+                exclusive: *exclusive,
+                open: false,
+            })
+            .map(drop),
+        Step::Symlink(p) => env
+            .call(Symlink {
+                place: at(p),
+                target: b"none/where".to_vec(),
+            })
+            .map(drop),
         Step::Put(p, size) => {
             let draft = env.call(Allocate {})?;
             let fragments = vec![fragment(0, u64::from(*size), &["n1"])];
-            let put = PutFile { place: at(p), draft, mode, umask, fragments, exclusive: false, mtime: None };
+            let put = PutFile {
+                place: at(p),
+                draft,
+                mode,
+                umask,
+                fragments,
+                exclusive: false,
+                mtime: None,
+            };
             let answer = env.call(put).map(drop);
             env.call(Release { handle: draft.handle })?;
             answer
         }
         Step::Write(p, size) => {
             let draft = env.call(OpenWrite { place: at(p) })?;
-            let answer = env.call(super::commit(draft, vec![fragment(0, u64::from(*size), &["n2"])])).map(drop);
+            let answer = env
+                .call(super::commit(draft, vec![fragment(0, u64::from(*size), &["n2"])]))
+                .map(drop);
             env.call(Release { handle: draft.handle })?;
             answer
         }
         Step::Unlink(p) => env.call(Unlink { place: at(p) }).map(drop),
         Step::RemoveDir(p) => env.call(RemoveDir { place: at(p) }),
-        Step::Link(a, b) => env.call(Link { from: at(a), to: at(b) }).map(drop),
-        Step::Rename(a, b, mode) => env.call(Rename { from: at(a), to: at(b), mode: *mode }),
+        Step::Link(a, b) => env
+            .call(Link {
+                from: at(a),
+                to: at(b),
+            })
+            .map(drop),
+        Step::Rename(a, b, mode) => env.call(Rename {
+            from: at(a),
+            to: at(b),
+            mode: *mode,
+        }),
         Step::Chown(p, user) => {
             let owner = Some(format!("user{user}"));
             let change = SetAttr {
@@ -302,15 +350,29 @@ fn apply(env: &Env, top: Ino, step: &Step) -> Result<(), CatalogError> {
             };
             env.call(change).map(drop)
         }
-        Step::Reap => env.call(Reap { limit: 100, ttl_ms: 60_000 }).map(drop),
+        Step::Reap => env
+            .call(Reap {
+                limit: 100,
+                ttl_ms: 60_000,
+            })
+            .map(drop),
     }
 }
 
 /// Both trees, name by name.
 fn compare(env: &Env, model: &Model, dir: usize, ino: Ino) {
-    let page = ok(env.call(ReadDir { place: Place::ino(ino), after: None, limit: 100, attrs: true }));
+    let page = ok(env.call(ReadDir {
+        place: Place::ino(ino),
+        after: None,
+        limit: 100,
+        attrs: true,
+    }));
     let entries = model.entries(dir);
-    let names: Vec<_> = page.entries.iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect();
+    let names: Vec<_> = page
+        .entries
+        .iter()
+        .map(|e| String::from_utf8_lossy(&e.name).into_owned())
+        .collect();
     assert_eq!(names, entries.keys().map(|k| (*k).to_owned()).collect::<Vec<_>>());
     for (e, n) in page.entries.iter().zip(entries.values()) {
         let attr = e.attr.as_ref().expect("asked for");
@@ -322,7 +384,10 @@ fn compare(env: &Env, model: &Model, dir: usize, ino: Ino) {
                 compare(env, model, *n, e.ino);
             }
             Node::File { size, owner } => {
-                assert_eq!((e.kind, attr.size, attr.links as usize), (Kind::File, *size, model.links(*n)));
+                assert_eq!(
+                    (e.kind, attr.size, attr.links as usize),
+                    (Kind::File, *size, model.links(*n))
+                );
                 if *owner > 0 {
                     assert_eq!(attr.owner, format!("user{owner}"));
                 }
@@ -336,10 +401,19 @@ pub fn random_operations_match_the_model(bed: &dyn Bed) {
     let env = bed.env();
     env.site("s", &["n1", "n2"]);
     let next = AtomicU32::new(0);
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(40);
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|c| c.parse().ok())
+        .unwrap_or(40);
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let run = runner.run(&prop::collection::vec(step(), 1..60), |steps| {
-        let top = env.mkdir(&format!("/case{}", next.fetch_add(1, Ordering::Relaxed))).ino;
+        let top = env
+            .mkdir(&format!("/case{}", next.fetch_add(1, Ordering::Relaxed)))
+            .ino;
         let mut model = Model::new();
         for (i, step) in steps.iter().enumerate() {
             let expected = model.apply(step);

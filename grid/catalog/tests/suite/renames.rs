@@ -42,7 +42,14 @@ pub fn directories(bed: &dyn Bed) {
     env.create("/a/s/f");
     ok(env.rename("/a/s", "/b/t"));
     assert_eq!((ok(env.stat("/a")).links, ok(env.stat("/b")).links), (2, 3));
-    assert_eq!(ok(env.call(Stat { place: Place::at(s.ino, ".."), follow: true })).ino, ok(env.stat("/b")).ino);
+    assert_eq!(
+        ok(env.call(Stat {
+            place: Place::at(s.ino, ".."),
+            follow: true
+        }))
+        .ino,
+        ok(env.stat("/b")).ino
+    );
     assert_eq!(env.names("/b/t", 10), ["f"]);
     env.mkdir("/a/empty");
     ok(env.rename("/b/t", "/a/empty"));
@@ -65,16 +72,30 @@ pub fn below_itself(bed: &dyn Bed) {
     refused(env.rename("/a", "/a/x"), ErrorKind::Invalid);
     refused(env.rename("/a", "/a/b/c/x"), ErrorKind::Invalid);
     refused(env.rename("/a/b/c", "/a"), ErrorKind::NotEmpty);
-    let exchange = Rename { from: at("/a"), to: at("/a/b"), mode: RenameMode::Exchange };
+    let exchange = Rename {
+        from: at("/a"),
+        to: at("/a/b"),
+        mode: RenameMode::Exchange,
+    };
     refused(env.call(exchange), ErrorKind::Invalid);
-    let exchange = Rename { from: at("/a/b/c"), to: at("/a"), mode: RenameMode::Exchange };
+    let exchange = Rename {
+        from: at("/a/b/c"),
+        to: at("/a"),
+        mode: RenameMode::Exchange,
+    };
     refused(env.call(exchange), ErrorKind::Invalid);
     assert_eq!(env.names("/a/b", 10), ["c"]);
 }
 
 pub fn no_replace_and_exchange(bed: &dyn Bed) {
     let env = bed.env();
-    let by = |from: &str, to: &str, mode| env.call(Rename { from: at(from), to: at(to), mode });
+    let by = |from: &str, to: &str, mode| {
+        env.call(Rename {
+            from: at(from),
+            to: at(to),
+            mode,
+        })
+    };
     env.mkdir("/d");
     env.mkdir("/d/sub");
     let f = env.create("/f");
@@ -82,16 +103,29 @@ pub fn no_replace_and_exchange(bed: &dyn Bed) {
     refused(by("/f", "/d/sub", RenameMode::NoReplace), ErrorKind::Exists);
     refused(by("/f", "/no", RenameMode::Exchange), ErrorKind::NotFound);
     ok(by("/f", "/d/sub", RenameMode::Exchange));
-    assert_eq!((ok(env.stat("/f")).ino, ok(env.stat("/d/sub")).ino), (sub.ino, f.ino));
+    assert_eq!(
+        (ok(env.stat("/f")).ino, ok(env.stat("/d/sub")).ino),
+        (sub.ino, f.ino)
+    );
     assert_eq!((ok(env.stat("/")).links, ok(env.stat("/d")).links), (4, 2));
-    assert_eq!(ok(env.call(Stat { place: at("/f/.."), follow: true })).ino, Ino::ROOT);
+    assert_eq!(
+        ok(env.call(Stat {
+            place: at("/f/.."),
+            follow: true
+        }))
+        .ino,
+        Ino::ROOT
+    );
     ok(by("/d/sub", "/g", RenameMode::NoReplace));
     assert_eq!(ok(env.stat("/g")).ino, f.ino);
     env.create("/d/one");
     env.create("/d/two");
     let (one, two) = (ok(env.stat("/d/one")).ino, ok(env.stat("/d/two")).ino);
     ok(by("/d/one", "/d/two", RenameMode::Exchange));
-    assert_eq!((ok(env.stat("/d/one")).ino, ok(env.stat("/d/two")).ino), (two, one));
+    assert_eq!(
+        (ok(env.stat("/d/one")).ino, ok(env.stat("/d/two")).ino),
+        (two, one)
+    );
     env.invariants_hold();
 }
 
@@ -101,14 +135,33 @@ pub fn sticky_and_permissions(bed: &dyn Bed) {
     env.mkdir("/t");
     env.chmod("/t", 0o1777);
     let make = |who: &Caller, path: &str| {
-        ok(env.by(who, Create { place: at(path), mode: 0o644, umask: 0, exclusive: true, open: false }));
+        ok(env.by(
+            who,
+            Create {
+                place: at(path),
+                mode: 0o644,
+                umask: 0,
+                exclusive: true,
+                open: false,
+            },
+        ));
     };
     make(&ann, "/t/ann");
     make(&bob, "/t/bob");
     let mv = |who: &Caller, from: &str, to: &str| {
-        env.by(who, Rename { from: at(from), to: at(to), mode: RenameMode::Replace })
+        env.by(
+            who,
+            Rename {
+                from: at(from),
+                to: at(to),
+                mode: RenameMode::Replace,
+            },
+        )
     };
-    refused(env.by(&bob, Unlink { place: at("/t/ann") }), ErrorKind::NotPermitted);
+    refused(
+        env.by(&bob, Unlink { place: at("/t/ann") }),
+        ErrorKind::NotPermitted,
+    );
     refused(mv(&bob, "/t/ann", "/t/x"), ErrorKind::NotPermitted);
     refused(mv(&bob, "/t/bob", "/t/ann"), ErrorKind::NotPermitted);
     ok(mv(&ann, "/t/ann", "/t/x"));

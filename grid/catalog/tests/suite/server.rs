@@ -19,10 +19,17 @@ pub struct Server {
 /// The newest server that Debian's packages have installed.
 fn binaries() -> PathBuf {
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
-        .map(|d| d.flatten().map(|e| e.path().join("bin")).filter(|b| b.join("initdb").exists()).collect())
+        .map(|d| {
+            d.flatten()
+                .map(|e| e.path().join("bin"))
+                .filter(|b| b.join("initdb").exists())
+                .collect()
+        })
         .unwrap_or_default();
     found.sort();
-    found.pop().expect("no PostgreSQL server in /usr/lib/postgresql: run scripts/deps test")
+    found
+        .pop()
+        .expect("no PostgreSQL server in /usr/lib/postgresql: run scripts/deps test")
 }
 
 fn as_root() -> bool {
@@ -36,13 +43,18 @@ fn unprivileged(program: &Path) -> Command {
         return Command::new(program);
     }
     let mut c = Command::new("setpriv");
-    c.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]).arg(program);
+    c.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"])
+        .arg(program);
     c
 }
 
 fn run(mut c: Command) {
     let out = c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"));
-    assert!(out.status.success(), "{c:?}: {}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{c:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 impl Server {
@@ -56,7 +68,11 @@ impl Server {
     /// A new server; `fsync` as the server's option.
     pub fn start(fsync: &str) -> Server {
         let bin = binaries();
-        let dir = tempfile::Builder::new().prefix("kuroshio-pg").tempdir().unwrap().keep();
+        let dir = tempfile::Builder::new()
+            .prefix("kuroshio-pg")
+            .tempdir()
+            .unwrap()
+            .keep();
         if as_root() {
             let mut chown = Command::new("chown");
             chown.arg("postgres:postgres").arg(&dir);
@@ -64,17 +80,36 @@ impl Server {
         }
         let data = dir.join("data");
         let mut init = unprivileged(&bin.join("initdb"));
-        init.args(["-A", "trust", "-U", "grid", "--locale=C", "-E", "UTF8", "--no-sync", "-D"]).arg(&data);
+        init.args([
+            "-A",
+            "trust",
+            "-U",
+            "grid",
+            "--locale=C",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "-D",
+        ])
+        .arg(&data);
         init.current_dir("/");
         run(init);
         let keeper = Self::keep(&bin, &dir, fsync);
-        let server = Server { dir, bin, _keeper: keeper };
+        let server = Server {
+            dir,
+            bin,
+            _keeper: keeper,
+        };
         server.wait();
         server
     }
 
     fn keep(bin: &Path, dir: &Path, fsync: &str) -> Child {
-        let user = if as_root() { "setpriv --reuid postgres --regid postgres --clear-groups" } else { "" };
+        let user = if as_root() {
+            "setpriv --reuid postgres --regid postgres --clear-groups"
+        } else {
+            ""
+        };
         // Whoever runs on the folder in the end is stopped: a test may have started the server again.
         let script = format!(
             "trap '' INT TERM; {user} {postgres} -D {dir}/data -c listen_addresses= \
@@ -122,8 +157,15 @@ impl Server {
         // SAFETY: a signal to the server that this test started; its pid is in its own folder.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGQUIT) }, 0);
         let mut start = unprivileged(&self.bin.join("pg_ctl"));
-        let options = format!("-c listen_addresses= -c unix_socket_directories={}", self.dir.display());
-        start.args(["start", "-w", "-s", "-D"]).arg(self.dir.join("data")).arg("-l").arg(self.dir.join("log2"));
+        let options = format!(
+            "-c listen_addresses= -c unix_socket_directories={}",
+            self.dir.display()
+        );
+        start
+            .args(["start", "-w", "-s", "-D"])
+            .arg(self.dir.join("data"))
+            .arg("-l")
+            .arg(self.dir.join("log2"));
         start.args(["-o", &options]).current_dir("/");
         let end = Instant::now() + START_TIMEOUT;
         while !start.status().unwrap().success() {

@@ -14,7 +14,11 @@ fn in_threads(bed: &dyn Bed, job: impl Fn(&Env, usize) + Sync) -> Env {
     let second = bed.second();
     std::thread::scope(|s| {
         for i in 0..THREADS {
-            let env = if i % 2 == 0 { &first } else { second.as_ref().unwrap_or(&first) };
+            let env = if i % 2 == 0 {
+                &first
+            } else {
+                second.as_ref().unwrap_or(&first)
+            };
             let job = &job;
             s.spawn(move || job(env, i));
         }
@@ -34,7 +38,13 @@ pub fn many_threads_make_names(bed: &dyn Bed) {
         for n in 0..20 {
             env.create(&format!("/d/own-{i}-{n}"));
             // One of all gets it.
-            let shared = Create { place: at(&format!("/d/all-{n}")), mode: 0o644, umask: 0, exclusive: true, open: false };
+            let shared = Create {
+                place: at(&format!("/d/all-{n}")),
+                mode: 0o644,
+                umask: 0,
+                exclusive: true,
+                open: false,
+            };
             match env.call(shared) {
                 Ok(_) => *winners.lock().unwrap() += 1,
                 Err(e) => assert_eq!(e.kind(), ErrorKind::Exists, "{e}"),
@@ -51,7 +61,10 @@ pub fn many_threads_make_names(bed: &dyn Bed) {
     });
     assert_eq!(*winners.lock().unwrap(), 20);
     let names = env.names("/d", 1000);
-    assert_eq!(names.iter().filter(|n| n.starts_with("own")).count(), THREADS * 13);
+    assert_eq!(
+        names.iter().filter(|n| n.starts_with("own")).count(),
+        THREADS * 13
+    );
     assert_eq!(names.iter().filter(|n| n.starts_with("put")).count(), 5);
     assert_eq!(env.user_usage("u0"), (10, 30));
     env.reap();
@@ -67,13 +80,21 @@ pub fn moves_make_no_loop(bed: &dyn Bed) {
     }
     let env = in_threads(bed, |env, i| {
         let dirs = ["/a", "/b", "/c"];
-        let numbers: Vec<Ino> = dirs.iter().filter_map(|d| env.stat(d).ok()).map(|a| a.ino).collect();
+        let numbers: Vec<Ino> = dirs
+            .iter()
+            .filter_map(|d| env.stat(d).ok())
+            .map(|a| a.ino)
+            .collect();
         for n in 0..30 {
             let (from, to) = ((i + n) % 3, (i + n * 7 + 1) % 3);
             // By number: wherever it is now, its child is moved below another, which may be below it.
             if let (Some(from), Some(to)) = (numbers.get(from), numbers.get(to)) {
                 for child in ["x", "y", "z", "a", "b", "c"] {
-                    let mv = Rename { from: Place::at(*from, child), to: Place::at(*to, child), mode: RenameMode::Replace };
+                    let mv = Rename {
+                        from: Place::at(*from, child),
+                        to: Place::at(*to, child),
+                        mode: RenameMode::Replace,
+                    };
                     if let Err(e) = env.call(mv) {
                         use ErrorKind as K;
                         assert!(
@@ -86,10 +107,18 @@ pub fn moves_make_no_loop(bed: &dyn Bed) {
             }
             let name = ["a", "b", "c"][(i + n) % 3];
             if let Some(to) = numbers.get((i + n + 1) % 3) {
-                let mv = Rename { from: at(name), to: Place::at(*to, name), mode: RenameMode::NoReplace };
+                let mv = Rename {
+                    from: at(name),
+                    to: Place::at(*to, name),
+                    mode: RenameMode::NoReplace,
+                };
                 if env.call(mv).is_ok() {
                     // Back, so that there is something at the top.
-                    let back = Rename { from: Place::at(*to, name), to: at(name), mode: RenameMode::NoReplace };
+                    let back = Rename {
+                        from: Place::at(*to, name),
+                        to: at(name),
+                        mode: RenameMode::NoReplace,
+                    };
                     let _ = env.call(back);
                 }
             }
@@ -102,7 +131,11 @@ pub fn the_flush_comes_first(bed: &dyn Bed) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let heard = log.clone();
     let trace: Trace = Arc::new(move |e| heard.lock().unwrap().push(e));
-    let options = Options { trace: Some(trace), writers: 1, ..Options::default() };
+    let options = Options {
+        trace: Some(trace),
+        writers: 1,
+        ..Options::default()
+    };
     let env = Env::new(bed.open_with(options));
     std::thread::scope(|s| {
         for i in 0..THREADS {
@@ -119,7 +152,10 @@ pub fn the_flush_comes_first(bed: &dyn Bed) {
     for event in log.iter() {
         match event {
             TraceEvent::Begin { operations } => {
-                assert_eq!(durable, 0, "everything durable was answered before the next transaction");
+                assert_eq!(
+                    durable, 0,
+                    "everything durable was answered before the next transaction"
+                );
                 largest = largest.max(*operations);
             }
             TraceEvent::Durable { operations } => durable = *operations,
@@ -138,7 +174,11 @@ pub fn two_services_on_one_catalog(bed: &dyn Bed) {
     let env = bed.env();
     let Some(other) = bed.second() else { return };
     env.mkdir("/d");
-    assert_eq!(ok(other.stat("/d")).ino, ok(env.stat("/d")).ino, "what one was told, the other sees");
+    assert_eq!(
+        ok(other.stat("/d")).ino,
+        ok(env.stat("/d")).ino,
+        "what one was told, the other sees"
+    );
     env.site("s", &["n1"]);
     // Numbers of two services never meet.
     let mut seen = BTreeSet::new();
@@ -167,14 +207,29 @@ pub fn a_queue_of_changes(bed: &dyn Bed) {
     for n in 0..300 {
         let tx = tx.clone();
         // Every third is refused: it must not take the others of its batch with it.
-        let name = if n % 3 == 0 { "/d/again".to_owned() } else { format!("/d/{n}") };
-        let op = Create { place: at(&name), mode: 0o644, umask: 0, exclusive: true, open: false };
-        env.catalog.begin(&env.admin, op, move |answer| tx.send((n, answer.map_err(|e| e.kind()))).unwrap());
+        let name = if n % 3 == 0 {
+            "/d/again".to_owned()
+        } else {
+            format!("/d/{n}")
+        };
+        let op = Create {
+            place: at(&name),
+            mode: 0o644,
+            umask: 0,
+            exclusive: true,
+            open: false,
+        };
+        env.catalog.begin(&env.admin, op, move |answer| {
+            tx.send((n, answer.map_err(|e| e.kind()))).unwrap()
+        });
     }
     drop(tx);
     let answers: Vec<_> = rx.iter().collect();
     assert_eq!(answers.len(), 300, "each is answered once");
-    let refused = answers.iter().filter(|(_, a)| matches!(a, Err(ErrorKind::Exists))).count();
+    let refused = answers
+        .iter()
+        .filter(|(_, a)| matches!(a, Err(ErrorKind::Exists)))
+        .count();
     let made = answers.iter().filter(|(_, a)| a.is_ok()).count();
     assert_eq!((refused, made), (99, 201));
     assert_eq!(env.names("/d", 1000).len(), 201);
@@ -182,8 +237,13 @@ pub fn a_queue_of_changes(bed: &dyn Bed) {
     let (tx, rx) = mpsc::channel();
     for n in 0..50 {
         let tx = tx.clone();
-        let op = MakeDir { place: at(&format!("/d/late{n}")), mode: 0o755, umask: 0 };
-        env.catalog.begin(&env.admin, op, move |answer| tx.send(answer.is_ok()).unwrap());
+        let op = MakeDir {
+            place: at(&format!("/d/late{n}")),
+            mode: 0o755,
+            umask: 0,
+        };
+        env.catalog
+            .begin(&env.admin, op, move |answer| tx.send(answer.is_ok()).unwrap());
     }
     drop((tx, env));
     assert_eq!(rx.iter().filter(|made| *made).count(), 50);
