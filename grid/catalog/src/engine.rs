@@ -91,13 +91,13 @@ struct Queue {
 
 impl Queue {
     /// Gives the request back if there is no room or the catalog is closing.
-    fn push(&self, request: Request) -> Result<(), (Request, ErrorKind)> {
+    fn push(&self, request: Request) -> Result<(), Box<(Request, ErrorKind)>> {
         let mut q = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if q.1 {
-            return Err((request, ErrorKind::Unavailable));
+            return Err(Box::new((request, ErrorKind::Unavailable)));
         }
         if q.0.len() >= MAX_QUEUE {
-            return Err((request, ErrorKind::Busy));
+            return Err(Box::new((request, ErrorKind::Busy)));
         }
         q.0.push_back(request);
         drop(q);
@@ -263,8 +263,9 @@ impl<B: Backend> Drop for Engine<B> {
     }
 }
 
-fn refuse_if_full(pushed: Result<(), (Request, ErrorKind)>) {
-    if let Err((request, kind)) = pushed {
+fn refuse_if_full(pushed: Result<(), Box<(Request, ErrorKind)>>) {
+    if let Err(refused) = pushed {
+        let (request, kind) = *refused;
         let what = match kind {
             ErrorKind::Busy => "too many operations wait (65,536)",
             _ => "the catalog is closing",
