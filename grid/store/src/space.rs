@@ -149,15 +149,21 @@ impl Reservation {
                 .change(|c| c.pending_bytes = c.pending_bytes.saturating_sub(more));
         }
     }
-}
 
-impl Drop for Reservation {
-    fn drop(&mut self) {
+    /// Gives it back.
+    pub(crate) fn release(&mut self) {
         let (bytes, pending) = (self.bytes, self.bytes.saturating_sub(self.on_disk));
+        (self.bytes, self.on_disk) = (0, 0);
         self.space.change(|c| {
             c.reserved_bytes = c.reserved_bytes.saturating_sub(bytes);
             c.pending_bytes = c.pending_bytes.saturating_sub(pending);
         });
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

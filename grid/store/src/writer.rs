@@ -98,6 +98,8 @@ struct State {
     journal: Option<File>,
     /// Nothing is kept when the writer is dropped.
     discard: bool,
+    /// Given back when the object is finished.
+    claim: Option<Claim>,
 }
 
 /// An object that is being written. Its methods may be called from several threads.
@@ -114,7 +116,6 @@ pub struct ObjectWriter {
     /// Writers share it; finishing has it alone.
     life: RwLock<Life>,
     state: Mutex<State>,
-    _claim: Claim,
 }
 
 fn check_size(size: u64, most: u64) -> Result<(), StoreError> {
@@ -185,6 +186,7 @@ impl ObjectWriter {
                 space,
                 journal,
                 discard: false,
+                claim: Some(claim),
             }),
             inner: Arc::clone(inner),
             id,
@@ -194,7 +196,6 @@ impl ObjectWriter {
             tracked: size.is_none_or(|s| s >= RESUME_BYTES),
             file: Arc::new(file),
             life: RwLock::new(Life::Open),
-            _claim: claim,
         };
         writer.preallocate()?;
         if fresh {
@@ -478,12 +479,14 @@ impl ObjectWriter {
         if let Some(known) = self.inner.known(self.id, size, digest)? {
             *life = Life::Finished;
             self.inner.remove_unfinished(self.id)?;
+            self.give_back();
             return Ok(known);
         }
         self.seal(size, digest, &digests)?;
         *life = Life::Finished;
         let published = self.inner.publish(self.id, &self.file, file_bytes);
         self.inner.spool.incoming.unlink(&resume_name(self.id))?;
+        self.give_back();
         published?;
         Ok(Sealed {
             id: self.id,
@@ -491,6 +494,15 @@ impl ObjectWriter {
             digest,
             known: false,
         })
+    }
+
+    /// Nothing is written any more: others may have the space and the name.
+    fn give_back(&self) {
+        let mut s = self.lock();
+        s.space.release();
+        let claim = s.claim.take();
+        drop(s);
+        drop(claim);
     }
 
     fn check_finish(&self, finish: &Finish) -> Result<(), StoreError> {

@@ -177,47 +177,68 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
 }
 
+/// Kills the work at one step and compares; `None` when the work ends before it, otherwise whether there was
+/// something to go on with.
+fn kill_at(at: u64) -> Option<bool> {
+    let dir = tempfile::tempdir().expect("folder");
+    let status = command(dir.path(), &at.to_string()).status().expect("run");
+    if status.success() {
+        return None;
+    }
+    assert!(was_killed(status), "step {at}: {status}");
+    let acked = acknowledged(dir.path());
+    let content_of = |n: u64| if n == 10 { bytes(10, LARGE) } else { small(n) };
+    // The change that was under way: 2 is deleted after 10, then 3 is moved, then put again.
+    let under_way = |n: u64| match n {
+        2 => acked.contains_key(&10) && acked.get(&2) == Some(&true),
+        3 => acked.get(&2) == Some(&false),
+        _ => false,
+    };
+    let store = compare(dir.path(), content_of, under_way, &format!("step {at}"));
+    // The work can be done after all.
+    let data = bytes(10, LARGE);
+    let mut resumed = false;
+    if !store.exists(id(10)).expect("look") {
+        let writer = store
+            .begin(id(10), begin(Some(LARGE as u64), true))
+            .expect("begin");
+        resumed = writer.written().bytes() > 0;
+        for r in writer.missing().iter() {
+            let part = &data[r.start as usize..r.end as usize];
+            writer.write_at(r.start, part).expect("write");
+        }
+        writer
+            .finish(finish(LARGE as u64, Some(digest(&data))))
+            .expect("finish");
+    }
+    assert_eq!(content(&store, id(10)), data);
+    Some(resumed)
+}
+
 #[test]
 fn killed_at_every_step() {
-    let mut at = 0u64;
-    let mut kills_with_partial = 0;
-    loop {
-        at += 1;
-        let dir = tempfile::tempdir().expect("folder");
-        let status = command(dir.path(), &at.to_string()).status().expect("run");
-        if status.success() {
-            break;
+    // Most of the time goes to flushes: several kills wait for them together.
+    const LANES: u64 = 6;
+    let lane = |first: u64| {
+        let (mut kills, mut resumed, mut at) = (0u64, 0u64, first);
+        while let Some(partial) = kill_at(at) {
+            kills += 1;
+            resumed += u64::from(partial);
+            at += LANES;
         }
-        assert!(was_killed(status), "step {at}: {status}");
-        let acked = acknowledged(dir.path());
-        let content_of = |n: u64| if n == 10 { bytes(10, LARGE) } else { small(n) };
-        // The change that was under way: 2 is deleted after 10, then 3 is moved, then put again.
-        let under_way = |n: u64| match n {
-            2 => acked.contains_key(&10) && acked.get(&2) == Some(&true),
-            3 => acked.get(&2) == Some(&false),
-            _ => false,
-        };
-        let store = compare(dir.path(), content_of, under_way, &format!("step {at}"));
-        // The work can be done after all.
-        let data = bytes(10, LARGE);
-        if !store.exists(id(10)).expect("look") {
-            let writer = store
-                .begin(id(10), begin(Some(LARGE as u64), true))
-                .expect("begin");
-            kills_with_partial += u64::from(writer.written().bytes() > 0);
-            for r in writer.missing().iter() {
-                let part = &data[r.start as usize..r.end as usize];
-                writer.write_at(r.start, part).expect("write");
-            }
-            writer
-                .finish(finish(LARGE as u64, Some(digest(&data))))
-                .expect("finish");
-        }
-        assert_eq!(content(&store, id(10)), data);
-    }
+        (kills, resumed)
+    };
+    let sums: Vec<(u64, u64)> = std::thread::scope(|s| {
+        let lanes: Vec<_> = (1..=LANES).map(|first| s.spawn(move || lane(first))).collect();
+        lanes.into_iter().map(|l| l.join().expect("a lane")).collect()
+    });
+    let kills: u64 = sums.iter().map(|(kills, _)| kills).sum();
     // Puts have 4 steps, the ranges 8 and their end 5, the resume file at least 1, removals 2, the move 2.
-    assert!(at > 4 * 4 + 8 + 5 + 1 + 2 + 2, "only {at} steps");
-    assert!(kills_with_partial > 0, "no kill left anything to go on with");
+    assert!(kills >= 4 * 4 + 8 + 6 + 1 + 2 + 2, "only {kills} steps");
+    assert!(
+        sums.iter().any(|(_, resumed)| *resumed > 0),
+        "no kill left anything to go on with"
+    );
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 2000, ..ProptestConfig::default() })]
     #[test]
     fn like_a_map(ops in prop::collection::vec(op(), 1..60)) {
         let dir = tempfile::tempdir().expect("folder");

@@ -4,7 +4,6 @@ mod common;
 
 use common::*;
 use kuroshio_store::{Finish, Holes, Limits, Mode, ObjectId, Step, Store, StoreError, Trace};
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
 const MIB: usize = 1 << 20;
@@ -267,7 +266,8 @@ fn deleted_is_gone_and_open_handles_still_read() {
     assert!(matches!(store.read(id(0)), Err(StoreError::NotFound(_))));
     let after = store.status().expect("status");
     assert_eq!((after.objects, after.object_bytes), (3, before / 5 * 3));
-    drop(store);
+    // An open handle holds the spool.
+    drop((reader, store));
     let store = open(dir.path());
     assert_eq!(store.status().expect("status"), {
         let mut s = after;
@@ -495,8 +495,6 @@ fn links_and_folders_in_place_of_objects_are_not_followed() {
         reader.read_at(0, &mut [0; 1]),
         Err(StoreError::Corrupt { .. })
     ));
-    let mut nothing = [0u8; 0];
-    assert_eq!(short.read_at(&mut nothing, 0).ok(), Some(0));
 }
 
 #[test]
