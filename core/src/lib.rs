@@ -13,6 +13,7 @@ pub mod chunk;
 pub mod meter;
 pub mod pace;
 pub mod plan;
+pub mod replica;
 pub mod sim;
 pub mod tcp;
 pub mod traffic;

@@ -199,20 +199,39 @@ pub fn schedule(inputs: &[Input], slots: &BTreeMap<NodeId, u32>, nodes: &Nodes, 
                 continue;
             }
             let rank = |id: &NodeId| {
-                let work = stats.get(id).map_or(0, |a| a.assigned_bytes).saturating_add(input.size_bytes);
+                let work = stats
+                    .get(id)
+                    .map_or(0, |a| a.assigned_bytes)
+                    .saturating_add(input.size_bytes);
                 // Bytes per slot, compared exactly to 2^-20 of a byte.
                 let slots = usable.get(id).copied().unwrap_or(1);
-                ((u128::from(work) << 20) / u128::from(slots), lot(seed, input.fragment, *id), *id)
+                (
+                    (u128::from(work) << 20) / u128::from(slots),
+                    lot(seed, input.fragment, *id),
+                    *id,
+                )
             };
-            let best = usable.keys().filter(|id| !local || held(id)).copied().min_by_key(rank);
+            let best = usable
+                .keys()
+                .filter(|id| !local || held(id))
+                .copied()
+                .min_by_key(rank);
             let Some(node) = best else { continue };
             let assigned = entry(&mut stats, node);
             assigned.assigned_bytes = assigned.assigned_bytes.saturating_add(input.size_bytes);
-            let sum = if local { &mut out.local_bytes } else { &mut out.remote_bytes };
+            let sum = if local {
+                &mut out.local_bytes
+            } else {
+                &mut out.remote_bytes
+            };
             *sum = sum.saturating_add(input.size_bytes);
             if let Some(place) = chosen.get_mut(i) {
                 let fragment = input.fragment;
-                *place = Some(Assigned { fragment, node, local });
+                *place = Some(Assigned {
+                    fragment,
+                    node,
+                    local,
+                });
             }
         }
     }
