@@ -46,8 +46,8 @@ pub const MAX_ITEMS: usize = 16 << 20;
 const MAX_RUNNING: usize = 1024;
 /// Largest weight of a job.
 const MAX_WEIGHT: u32 = 1000;
-/// A job's weight is divided among its transfers in this many parts.
-const WEIGHT_PARTS: u64 = 1 << 20;
+/// A job's weight is divided among its transfers in this many parts (the least number that 1 to 16 divide).
+const WEIGHT_PARTS: u64 = 720_720;
 /// Items of one destination that are tried when the sources of those before have no slot.
 const LOOK_AHEAD: usize = 16;
 
@@ -470,7 +470,7 @@ impl Planner {
     fn neediest(&self, passed: &BTreeSet<JobId>) -> Option<JobId> {
         let waits = |(id, job): &(&JobId, &Job)| !job.waiting.is_empty() && !passed.contains(id);
         let share = |(id, job): &(&JobId, &Job)| {
-            // Transfers per weight, compared exactly enough: to 2^-20.
+            // Transfers per weight, compared to one part in 720,720.
             (
                 (job.view.running as u64) * WEIGHT_PARTS / u64::from(job.weight),
                 **id,
