@@ -71,10 +71,7 @@ pub fn fair_rates(capacities_bps: &[u64], flows: &[Flow]) -> Vec<u64> {
         }
     }
     let mut rates: Vec<Option<u64>> = alloc::vec![None; flows.len()];
-    loop {
-        let Some(level) = least_level(&left, &weights, flows, &rates, weight) else {
-            break;
-        };
+    while let Some(level) = least_level(&left, &weights, flows, &rates, weight) {
         // Who stops at this level: those at their limit, and all on a resource of this level. They are found
         // before any stops, because what is left changes with each.
         let full: Vec<bool> = left

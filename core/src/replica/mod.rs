@@ -16,6 +16,7 @@ mod choose;
 mod choose_tests;
 mod decide;
 mod fair;
+mod jobs;
 mod keeper;
 #[cfg(test)]
 mod keeper_tests;
@@ -31,12 +32,13 @@ pub use choose::{
     Affine, Assigned, Input, Nearness, Reader, Schedule, SourcePart, WayCosts, read_order, schedule, split,
 };
 pub use fair::{Flow, ResourceId, fair_rates};
-pub use keeper::{Action, Copy, CopyId, Fragment, Keeper, KeeperConfig, MAX_FRAGMENTS, Reason};
-pub use place::{Placement, Wish, place};
-pub use planner::{
-    Change, DiskLimits, Ended, ItemId, JobId, JobItem, JobView, MAX_ITEMS, MAX_JOBS, Planner, PlannerConfig,
+pub use jobs::{
+    Change, DiskLimits, Ended, ItemId, JobId, JobItem, JobView, MAX_ITEMS, MAX_JOBS, PlannerConfig,
     PlannerError, Transfer, TransferId,
 };
+pub use keeper::{Action, Copy, CopyId, Fragment, Keeper, KeeperConfig, MAX_FRAGMENTS, Reason};
+pub use place::{Placement, Wish, place};
+pub use planner::Planner;
 pub use types::{
     CopyRule, FragmentId, MAX_COPIES, MAX_NODES, Node, NodeId, NodeState, Nodes, ReplicaError, SiteId,
 };

@@ -127,7 +127,10 @@ fn jobs_share_by_weight_whatever_their_transfers() {
     // The three of the first job have half of what the one of the second has, whose weight is twice as much.
     assert_eq!(sum, BTreeMap::from([(JobId(1), 300), (JobId(2), 600)]));
     p.set_weight(JobId(2), 1).expect("weight");
-    assert_eq!(told(&mut p, 1), "rate#1 450M, rate#0 150M, rate#2 150M, rate#3 150M");
+    assert_eq!(
+        told(&mut p, 1),
+        "rate#1 450M, rate#0 150M, rate#2 150M, rate#3 150M"
+    );
     p.cancel(JobId(2)).expect("job");
     assert_eq!(told(&mut p, 2), "stop#1, rate#0 300M, rate#2 300M, rate#3 300M");
     assert_eq!(p.set_weight(JobId(2), 1), Err(PlannerError::UnknownJob(JobId(2))));

@@ -3,20 +3,37 @@
 mod common;
 
 use common::*;
-use kuroshio_store::{Limits, Store, StoreError};
+use kuroshio_store::{Limits, Step, Store, StoreError, Trace};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 const DIR: &str = "KUROSHIO_TEST_MOUNT";
 
+fn unlimited() -> Limits {
+    Limits {
+        keep_free_bytes: 0,
+        ..Limits::default()
+    }
+}
+
 fn limited(dir: &Path, capacity_bytes: Option<u64>) -> Store {
     let limits = Limits {
         capacity_bytes,
-        keep_free_bytes: 0,
-        ..Limits::default()
+        ..unlimited()
     };
     Store::open(dir, limits).expect("open")
+}
+
+/// Writes a file until the kernel refuses.
+fn fill_disk(path: &Path) {
+    let mut file = std::fs::File::create(path).expect("create");
+    for block in [65536, 4096] {
+        let mut blocks = std::iter::repeat_with(|| file.write_all(&vec![1; block])).take(10_000);
+        let full = blocks.find_map(Result::err).expect("never full");
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    }
 }
 
 /// Puts objects of 1 MiB until there is no space; how many went in.
@@ -141,11 +158,7 @@ fn child_on_a_small_file_system() {
         .begin(id(1), begin(Some(data.len() as u64), false))
         .expect("begin");
     let filler = mount.join("filler");
-    let mut file = std::fs::File::create(&filler).expect("create");
-    let full = std::iter::repeat_with(|| std::io::Write::write_all(&mut file, &[1; 65536]))
-        .take(10_000)
-        .find_map(Result::err);
-    assert_eq!(full.map(|e| e.kind()), Some(std::io::ErrorKind::StorageFull));
+    fill_disk(&filler);
     let e = writer.write_at(0, &data).expect_err("full");
     assert!(matches!(e, StoreError::NoSpace { .. }), "{e}");
     assert!(matches!(
@@ -157,7 +170,6 @@ fn child_on_a_small_file_system() {
         1,
         "the one that is being written"
     );
-    drop(file);
     std::fs::remove_file(&filler).expect("remove");
     writer.write_at(0, &data).expect("room again");
     writer
@@ -169,6 +181,20 @@ fn child_on_a_small_file_system() {
         0,
         "a full disk is no error of the disk"
     );
+    // The same while an object that had its promise is put.
+    drop((writer, store));
+    let at_the_last_moment = filler.clone();
+    let trace = Trace::new(move |step, _| {
+        if step == Step::Created {
+            fill_disk(&at_the_last_moment);
+        }
+    });
+    let store = Store::open_traced(&spool, unlimited(), trace).expect("open");
+    let e = store.put(id(2), &meta("/a"), &data, None).expect_err("full");
+    assert!(matches!(e, StoreError::NoSpace { .. }), "{e}");
+    assert!(names(&spool, "incoming").is_empty(), "nothing half is left");
+    assert_eq!(content(&store, id(1)), data);
+    std::fs::remove_file(&filler).expect("remove");
     std::fs::write(mount.join("passed"), "").expect("write");
     std::fs::copy(
         mount.join("passed"),

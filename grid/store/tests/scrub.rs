@@ -58,8 +58,8 @@ fn every_kind_of_rot_is_found_and_moved_away() {
     let by_id: BTreeMap<ObjectId, Finding> = findings.into_iter().map(|f| (f.id, f)).collect();
     assert_eq!(by_id.keys().copied().collect::<Vec<_>>(), rotten);
     assert!(by_id.values().all(|f| f.quarantined));
-    assert_eq!(by_id[&id(1)].damage.ranges, [2 << 20..3 << 20]);
-    assert_eq!(by_id[&id(2)].damage.ranges, [3 << 20..len as u64]);
+    assert_eq!(by_id[&id(1)].damage.ranges, only(2 << 20..3 << 20));
+    assert_eq!(by_id[&id(2)].damage.ranges, only(3 << 20..len as u64));
     for (n, word) in [(3, "checksum"), (4, "no trailer"), (5, "that of object")] {
         assert!(by_id[&id(n)].damage.what.contains(word), "{:?}", by_id[&id(n)]);
     }
@@ -232,7 +232,7 @@ fn parts_are_verified_alone() {
         .verify_range(2_400_000..2_400_001)
         .expect("read")
         .expect("damage");
-    assert_eq!(damage.ranges, [2 << 20..3 << 20]);
+    assert_eq!(damage.ranges, only(2 << 20..3 << 20));
     assert_eq!(store.verify(id(1)).expect("read"), Some(damage));
     assert!(matches!(store.verify(id(2)), Err(StoreError::NotFound(_))));
 }

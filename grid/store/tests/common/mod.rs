@@ -94,3 +94,8 @@ pub fn flip(path: &Path, at: u64) {
     one[0] ^= 4;
     file.write_all_at(&one, at).expect("write");
 }
+
+/// The list of one range.
+pub fn only(range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
+    std::iter::once(range).collect()
+}
