@@ -15,6 +15,7 @@ pub mod meter;
 pub mod pace;
 pub mod plan;
 pub mod rail;
+pub mod replica;
 pub mod sim;
 pub mod tcp;
 pub mod traffic;
