@@ -3,7 +3,8 @@
 //!
 //! Claims: `wlcg.ver`, `iss`, `sub`, `aud`, `scope`, `iat`, `exp`, `jti`. A scope is a list of
 //! `storage.read:PATH` and `storage.modify:PATH` (the path and all below it), and of this service's
-//! own `kuroshio.lease` (ask for rate leases) and `kuroshio.plan` (change the rate plan).
+//! own `kuroshio.lease` (ask for rate leases), `kuroshio.plan` (change the rate plan), and, at a grid's
+//! metadata service, `kuroshio.admin` (everything) and `kuroshio.node` (be the node that `sub` names).
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 /// What the first ticket of a service allows: everything.
 pub const DEFAULT_SCOPE: &str = "storage.read:/ storage.modify:/ kuroshio.lease kuroshio.plan";
+/// Scopes without a path.
+const PLAIN_SCOPES: [&str; 4] = ["kuroshio.lease", "kuroshio.plan", "kuroshio.admin", "kuroshio.node"];
 /// A longer token is refused unread.
 pub const MAX_TOKEN_BYTES: usize = 4096;
 /// Clocks of two hosts may differ by this much.
@@ -33,6 +36,9 @@ pub struct Claims {
     pub aud: String,
     /// What is allowed, separated by blanks.
     pub scope: String,
+    /// The groups that the subject is in.
+    #[serde(rename = "wlcg.groups", default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// Issued at, seconds since 1970.
     pub iat: u64,
     /// Ends at, seconds since 1970.
@@ -52,6 +58,10 @@ pub enum Operation {
     Lease,
     /// Change the rate plan.
     Plan,
+    /// Administer a grid.
+    Admin,
+    /// Be a node of a grid.
+    Node,
 }
 
 impl Operation {
@@ -61,6 +71,8 @@ impl Operation {
             Self::Modify => "storage.modify",
             Self::Lease => "kuroshio.lease",
             Self::Plan => "kuroshio.plan",
+            Self::Admin => "kuroshio.admin",
+            Self::Node => "kuroshio.node",
         }
     }
 }
@@ -95,7 +107,8 @@ pub enum TokenError {
     },
     /// A scope that no token can carry.
     #[error(
-        "`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan"
+        "`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan, \
+         kuroshio.admin"
     )]
     BadScope(String),
     /// The signature could not be made.
@@ -105,7 +118,7 @@ pub enum TokenError {
 
 impl Claims {
     /// Whether this token allows `operation` on `path` (absolute, `/`-separated, without dots; the
-    /// path is ignored by [`Operation::Lease`] and [`Operation::Plan`]).
+    /// path counts only for [`Operation::Read`] and [`Operation::Modify`]).
     pub fn allow(&self, operation: Operation, path: &[u8]) -> Result<(), TokenError> {
         let granted = self
             .scope
@@ -113,7 +126,8 @@ impl Claims {
             .any(|entry| match entry.split_once(':') {
                 Some((name, root)) => name == operation.scope_name() && covers(root.as_bytes(), path),
                 None => {
-                    entry == operation.scope_name() && matches!(operation, Operation::Lease | Operation::Plan)
+                    entry == operation.scope_name()
+                        && !matches!(operation, Operation::Read | Operation::Modify)
                 }
             });
         if granted {
@@ -149,7 +163,7 @@ pub fn check_scope(scope: &str) -> Result<(), TokenError> {
                 path.starts_with('/') && !path.split('/').any(|c| c == "..")
             }
             Some(_) => false,
-            None => entry == "kuroshio.lease" || entry == "kuroshio.plan",
+            None => PLAIN_SCOPES.contains(&entry),
         };
         if !known {
             return Err(TokenError::BadScope(entry.to_owned()));
@@ -222,6 +236,7 @@ mod tests {
             sub: "s".into(),
             aud: "a".into(),
             scope: scope.into(),
+            groups: Vec::new(),
             iat: 0,
             exp: 0,
             jti: "j".into(),
