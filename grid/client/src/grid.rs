@@ -387,6 +387,17 @@ impl Grid {
         self.done(Op::OrderDone(done))
     }
 
+    /// Which of these objects the catalog does not know on this node; at most 1,000.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn inventory(&self, objects: Vec<v1::ObjectName>) -> Result<Vec<v1::ObjectName>, ClientError> {
+        match self.call(Op::Inventory(v1::InventoryRequest { objects }))? {
+            Answer::Inventory(reply) => Ok(reply.unknown),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The entries of a directory, page by page.
     pub fn list<'a>(&'a self, path: &[u8]) -> Entries<'a> {
         Entries {
@@ -465,6 +476,7 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::OrderDone(_)
             | Op::Abandon(_)
             | Op::Use(_)
+            | Op::Inventory(_)
     )
 }
 

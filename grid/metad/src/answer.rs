@@ -74,6 +74,7 @@ impl Inner {
             Op::Join(r) => self.join(session, r).await,
             Op::Heartbeat(r) => self.heartbeat(session, r).await,
             Op::OrderDone(r) => self.order_done(session, r).await,
+            Op::Inventory(r) => self.inventory(session, r).await,
         }
     }
 

@@ -129,11 +129,12 @@ impl Who {
 
     /// Whether a grant's token is this caller's and for this object.
     pub fn holds(&self, inner: &Inner, token: &str, object: &str) -> Result<(), Failure> {
-        let grant = inner.who(token)?;
-        if grant.caller.user != self.caller.user {
+        let grant = inner.grants.check(token).map_err(|e| unauthenticated(format!("grant: {e}")))?;
+        if grant.sub != self.claims.sub {
             return Err(Failure::new(Code::Access, "the grant was given to another user"));
         }
-        grant.allows(Operation::Modify, object.as_bytes())
+        let allowed = grant.allow(Operation::Modify, object.as_bytes());
+        allowed.map_err(|e| Failure::new(Code::Access, e.to_string()))
     }
 }
 

@@ -53,7 +53,7 @@ impl Inner {
         };
         let path = object_path(inode, generation, 0);
         let scope = format!("storage.modify:{path}");
-        let token = self.issue(&who.caller.user, &[], &scope, self.config.timing.grant_s)?;
+        let token = self.grant(&who.caller.user, &scope)?;
         self.registry.keep_draft(draft);
         let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
             node: n.name,
@@ -184,7 +184,7 @@ impl Inner {
             ));
         }
         let scope = read_scope(open.attr.ino, &open.fragments);
-        let token = self.issue(&who.caller.user, &[], &scope, self.config.timing.grant_s)?;
+        let token = self.grant(&who.caller.user, &scope)?;
         let fragments = self.places(open.fragments, &token, &r.near_host).await?;
         Ok(Answer::Read(v1::ReadGrant {
             attr: Some(convert::attr(open.attr)),

@@ -253,7 +253,7 @@ fn sources(
 ) -> Result<Vec<v1::Place>, v1::Failure> {
     let object = fragment.object;
     let path = object_path(object.ino.0, object.generation.0, object.fragment);
-    let token = inner.issue(destination, &[], &format!("storage.read:{path}"), inner.config.timing.grant_s)?;
+    let token = inner.grant(destination, &format!("storage.read:{path}"))?;
     let site = nodes.iter().find(|n| n.node.name == destination).map(|n| n.node.site.clone());
     let mut found = fragment
         .replicas

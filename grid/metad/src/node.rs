@@ -6,6 +6,7 @@ use kuroshio_catalog as cat;
 use kuroshio_catalog::{NodeState, ReplicaState, Timestamp};
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
+use kuroshio_proto::MAX_LIST_ENTRIES;
 use kuroshio_service::check_address;
 
 use crate::convert;
@@ -243,6 +244,7 @@ impl Inner {
             token_key: self.identity.token_key().to_vec(),
             heartbeat_ms: HEARTBEAT_MS,
             receipt_key: self.master.node_key(&name),
+            grant_s: self.config.timing.grant_s,
         }))
     }
 
@@ -260,6 +262,30 @@ impl Inner {
             reply = self.registry.take_orders(name);
         }
         Ok(Answer::Heartbeat(reply))
+    }
+
+    /// Which objects of a node the catalog does not know there.
+    pub async fn inventory(&self, session: &Session, r: v1::InventoryRequest) -> Answered {
+        let name = session.who.node()?;
+        if r.objects.len() > MAX_LIST_ENTRIES as usize {
+            let text = format!("{} objects; at most {MAX_LIST_ENTRIES} are valid", r.objects.len());
+            return Err(Failure::new(Code::Invalid, text));
+        }
+        let mut unknown = Vec::new();
+        for object in r.objects {
+            let id = cat::ObjectId {
+                ino: cat::Ino(object.inode),
+                generation: cat::Generation(object.generation),
+                fragment: object.fragment,
+            };
+            match self.try_ask(&self.service(), cat::GetFragment { object: id }).await {
+                Ok(found) if found.replicas.iter().any(|r| r.node == name) => {}
+                Ok(_) => unknown.push(object),
+                Err(e) if e.kind() == cat::ErrorKind::NotFound => unknown.push(object),
+                Err(e) => return Err(convert::failure(&e)),
+            }
+        }
+        Ok(Answer::Inventory(v1::InventoryReply { unknown }))
     }
 
     /// A node tells how an order ended.

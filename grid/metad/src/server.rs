@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kuroshio_catalog::{Caller, Catalog, CatalogError, CatalogExt, Operation, PutSite, Site};
 use kuroshio_proto::v1::{Code, Failure};
-use kuroshio_proto::{ALPN_FRAMES, ALPN_GRPC};
+use kuroshio_proto::{ALPN_FRAMES, ALPN_GRPC, objects_audience};
 use kuroshio_service::{Identity, ServiceError, Ticket, Verifier, door, private};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -50,7 +50,11 @@ pub enum MetadError {
 pub struct Inner {
     pub catalog: Arc<dyn Catalog>,
     pub identity: Identity,
+    /// Checks users' and nodes' tokens.
     pub verifier: Verifier,
+    /// Checks rights to objects.
+    pub grants: Verifier,
+    objects: String,
     pub master: Master,
     pub config: Config,
     pub registry: Registry,
@@ -98,7 +102,14 @@ impl Inner {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A token for the grid's services.
+    /// A right to objects, which nodes check.
+    pub fn grant(&self, subject: &str, scope: &str) -> Result<String, Failure> {
+        let valid_s = self.config.timing.grant_s;
+        let token = self.identity.issue_to(subject, &[], &self.objects, scope, valid_s);
+        token.map_err(|e| Failure::new(Code::Internal, e.to_string()))
+    }
+
+    /// A token of a user or node.
     pub fn issue(
         &self,
         subject: &str,
@@ -106,7 +117,7 @@ impl Inner {
         scope: &str,
         valid_s: u64,
     ) -> Result<String, Failure> {
-        let token = self.identity.issue_to(subject, groups, scope, valid_s);
+        let token = self.identity.issue_to(subject, groups, &self.identity.name(), scope, valid_s);
         token.map_err(|e| Failure::new(Code::Invalid, e.to_string()))
     }
 }
@@ -158,9 +169,12 @@ impl Metad {
             .build()
             .map_err(|e| MetadError::Invalid(format!("cannot start threads: {e}")))?;
         let timing = config.timing;
+        let objects = objects_audience(&identity.name());
         let inner = Arc::new(Inner {
             catalog,
             verifier: identity.verifier(),
+            grants: Verifier::for_audience(identity.token_key(), &identity.name(), &objects),
+            objects,
             master: Master::open(dir)?,
             registry: Registry::new(Duration::from_millis(timing.down_after_ms)),
             worker: format!("metad-{}-{}", std::process::id(), kuroshio_service::now_unix_s()),
@@ -259,7 +273,7 @@ fn admin_ticket(identity: &Identity, dir: &Path, address: &str) -> Result<Ticket
         return Ok(kept);
     }
     let groups = ["admin".to_owned()];
-    let token = identity.issue_to("admin", &groups, ADMIN_SCOPE, ADMIN_VALID_S)?;
+    let token = identity.issue_to("admin", &groups, &identity.name(), ADMIN_SCOPE, ADMIN_VALID_S)?;
     let ticket = identity.ticket(address, token)?;
     private::write(&dir.join(ADMIN_TICKET), format!("{}\n", ticket.to_line()).as_bytes())?;
     Ok(ticket)

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use kuroshio_client::v1::{self, order::What};
 use kuroshio_client::{Cancel, ClientError, Grid, host_name};
+use kuroshio_proto::objects_audience;
 use kuroshio_service::{Ticket, Verifier};
 use kuroshio_store::{Mode, ObjectId, StoreError};
 
-use crate::pull;
+use crate::{inventory, pull};
 use crate::server::{Joined, Shared};
 
 /// Pause before the first attempt to connect again; doubled up to [`LAST_PAUSE`].
@@ -63,7 +64,7 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         host: host_name(),
     })?;
     let joined = Joined {
-        verifier: Verifier::new(&reply.token_key, &reply.grid),
+        verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),
         receipt_key: reply.receipt_key,
     };
     // Key and name of a grid never change; a second life of the service gives the same.
@@ -77,7 +78,12 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
             let (grid, running, waiting) = (grid.clone(), running.clone(), waiting.clone());
             scope.spawn(move || work(shared, &grid, &running, &waiting));
         }
+        let (over, is_over) = mpsc::channel::<()>();
+        let grant = Duration::from_secs(reply.grant_s);
+        let looker = grid.clone();
+        scope.spawn(move || inventory::run(shared, &looker, grant, &is_over));
         let ended = beat(shared, &grid, &running, &orders);
+        drop(over);
         // The queue's end ends the workers; what they work at is called off.
         drop(orders);
         for cancel in lock(&running).values() {

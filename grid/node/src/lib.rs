@@ -9,6 +9,7 @@
 mod config;
 mod control;
 mod data;
+mod inventory;
 mod pull;
 mod server;
 

@@ -76,6 +76,12 @@ pub fn parse_object_path(path: &str) -> Option<(u64, u64, u32)> {
     (parts.next().is_none() && object_path(found.0, found.1, found.2) == path).then_some(found)
 }
 
+/// The audience of tokens for objects: so that a user's own token opens nothing at a node, and a right to an
+/// object nothing at the metadata service.
+pub fn objects_audience(issuer: &str) -> String {
+    format!("{issuer}:objects")
+}
+
 /// What the paths of objects begin with.
 pub const OBJECTS_PREFIX: &str = "/.kuroshio/objects/";
 

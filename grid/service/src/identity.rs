@@ -105,14 +105,15 @@ impl Identity {
 
     /// Signs a token for `subject` that allows `scope` for `valid_s` seconds from now.
     pub fn issue(&self, subject: &str, scope: &str, valid_s: u64) -> Result<String, ServiceError> {
-        self.issue_to(subject, &[], scope, valid_s)
+        self.issue_to(subject, &[], &self.name(), scope, valid_s)
     }
 
-    /// As [`Self::issue`], for a subject in `groups`.
+    /// As [`Self::issue`], for a subject in `groups` and the services named `audience`.
     pub fn issue_to(
         &self,
         subject: &str,
         groups: &[String],
+        audience: &str,
         scope: &str,
         valid_s: u64,
     ) -> Result<String, ServiceError> {
@@ -122,7 +123,7 @@ impl Identity {
             wlcg_ver: "1.0".into(),
             iss: self.name(),
             sub: subject.to_owned(),
-            aud: self.name(),
+            aud: audience.to_owned(),
             scope: scope.to_owned(),
             groups: groups.to_vec(),
             iat: now,

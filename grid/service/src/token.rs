@@ -32,7 +32,7 @@ pub struct Claims {
     pub iss: String,
     /// Whose token it is.
     pub sub: String,
-    /// For which service: the same name as `iss` here.
+    /// For which services: the issuer itself, or those that it gives rights to.
     pub aud: String,
     /// What is allowed, separated by blanks.
     pub scope: String,
@@ -193,11 +193,16 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier for tokens signed by `public_point` (uncompressed P-256 point) as issuer `name`.
+    /// A verifier for tokens signed by `public_point` (uncompressed P-256 point) as issuer `name`, for itself.
     pub fn new(public_point: &[u8], name: &str) -> Self {
+        Self::for_audience(public_point, name, name)
+    }
+
+    /// A verifier for tokens signed by `public_point` as issuer `name`, for the services named `audience`.
+    pub fn for_audience(public_point: &[u8], name: &str, audience: &str) -> Self {
         let mut validation = Validation::new(Algorithm::ES256);
         validation.leeway = LEEWAY_S;
-        validation.set_audience(&[name]);
+        validation.set_audience(&[audience]);
         validation.set_issuer(&[name]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         Self {
