@@ -37,7 +37,7 @@ pub enum StoreError {
     #[error("refused: the store is {0}")]
     Refused(Mode),
     /// Bytes are missing.
-    #[error("object {id} is not complete: bytes {} are missing", ranges(.missing))]
+    #[error("object {id} is not complete: bytes {} are missing", spans(.missing))]
     Incomplete {
         /// Which object.
         id: ObjectId,
@@ -55,7 +55,7 @@ pub enum StoreError {
         found: Digest,
     },
     /// Bytes read back differ from those written. They count as missing now: write them again, then finish.
-    #[error("object {id}: bytes {} read back differently from how they were written", ranges(.ranges))]
+    #[error("object {id}: bytes {} read back differently from how they were written", spans(.ranges))]
     Damaged {
         /// Which object.
         id: ObjectId,
@@ -116,7 +116,7 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.filter_map(|d| DIGITS.get(usize::from(d))).collect()
 }
 
-fn ranges(list: &[Range<u64>]) -> String {
+fn spans(list: &[Range<u64>]) -> String {
     let texts: Vec<String> = list.iter().map(|r| format!("{}..{}", r.start, r.end)).collect();
     texts.join(", ")
 }

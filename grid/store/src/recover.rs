@@ -28,6 +28,8 @@ use std::time::SystemTime;
 /// What recovery did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
+    /// The spool was made new.
+    pub made: bool,
     /// Objects that were whole and got their names.
     pub published: Vec<ObjectId>,
     /// Files of objects that were not, removed.
@@ -43,7 +45,10 @@ pub(crate) fn strip(name: &[u8], ending: &str) -> Option<ObjectId> {
 
 /// Repairs the spool and counts what is in it.
 pub(crate) fn run(inner: &Inner) -> Result<Recovered, StoreError> {
-    let mut done = Recovered::default();
+    let mut done = Recovered {
+        made: inner.spool.made,
+        ..Recovered::default()
+    };
     let incoming = &inner.spool.incoming;
     let mut parts = BTreeSet::new();
     let mut resumes = BTreeSet::new();
