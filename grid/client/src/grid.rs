@@ -475,6 +475,7 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::Heartbeat(_)
             | Op::OrderDone(_)
             | Op::Abandon(_)
+            | Op::Create(_)
             | Op::Use(_)
             | Op::Inventory(_)
     )

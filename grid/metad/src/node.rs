@@ -154,6 +154,7 @@ impl Inner {
                 capacity_bytes: k.node.capacity_bytes,
                 free_bytes: k.node.free_bytes,
                 load_milli: k.node.load_milli,
+                joined: seen.is_some() && k.live,
                 objects: seen.map_or(0, |s| s.objects),
                 heard_ms_ago: ago.map_or(u64::try_from(silent).unwrap_or_default(), |a| {
                     u64::try_from(a).unwrap_or(u64::MAX)

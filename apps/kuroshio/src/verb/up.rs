@@ -222,9 +222,7 @@ fn start_all(dir: &Path, nodes: u32, started: &mut Vec<String>) -> Result<Ticket
         let name = node_name(n);
         loop {
             let known = grid.nodes()?;
-            // A restarted service takes a node for there until it had time to say so: an answer of its data
-            // service is what counts, and that it gives only after it has joined.
-            if known.iter().any(|k| k.name == name && k.state != "down" && !k.host.is_empty()) {
+            if known.iter().any(|k| k.name == name && k.joined) {
                 break;
             }
             wait_or_fail(dir, &name, deadline)?;

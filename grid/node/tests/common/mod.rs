@@ -84,7 +84,7 @@ impl TestGrid {
         let admin = self.admin();
         wait_for("nodes up", || {
             let nodes = admin.nodes().expect("nodes");
-            nodes.iter().filter(|n| n.state == "up" && !n.host.is_empty()).count() >= up
+            nodes.iter().filter(|n| n.state == "up" && n.joined).count() >= up
         });
     }
 
