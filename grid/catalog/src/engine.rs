@@ -15,7 +15,7 @@
 use crate::error::{CatalogError, ErrorKind};
 use crate::limits::{ID_BLOCK, MAX_BATCH, MAX_QUEUE};
 use crate::ops::{Effect, Tx};
-use crate::sql::{Backend, Conn, DbError, DbKind, Fault, p};
+use crate::sql::{Backend, Conn, DbError, DbKind, Fault, Sql, p};
 use crate::state::{Clock, Ids, Opens, Shared, Texts};
 use crate::{Caller, Done, Op, Reply, Timestamp};
 use std::collections::VecDeque;
@@ -200,11 +200,21 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Runs a reading operation on the caller's own thread; a change waits for the writer.
-    pub fn wait(&self, caller: &Caller, op: Op) -> Option<Result<Reply, CatalogError>> {
-        if op.writes() {
-            return None;
+    pub fn wait(&self, caller: &Caller, op: Op) -> Answer {
+        if !op.writes()
+            && let Some(answer) = self.inner.read_here(caller, &op)
+        {
+            return answer;
         }
-        self.inner.read_here(caller, &op)
+        let (tx, rx) = std::sync::mpsc::sync_channel(1);
+        let done = Box::new(move |answer| {
+            // The receiver waits below; it cannot be gone.
+            let _ = tx.send(answer);
+        });
+        refuse_if_full(self.inner.writes.push(Request { caller: caller.clone(), op, done }));
+        rx.recv().unwrap_or_else(|_| {
+            Err(CatalogError::new(ErrorKind::Unavailable, "the catalog was shut down"))
+        })
     }
 
     pub fn describe(&self) -> String {

@@ -35,12 +35,18 @@ mod acl;
 mod attr;
 mod catalog;
 mod content;
+mod engine;
 mod error;
 mod id;
 mod job;
 pub mod limits;
 mod node;
 mod op;
+mod ops;
+mod postgres;
+mod sql;
+mod sqlite;
+mod state;
 
 pub use acl::{Acl, AclEntry, AclKind, AclTag};
 pub use attr::{Access, Attr, Kind, SetTime, Timestamp};
@@ -49,8 +55,12 @@ pub use content::{
     ContentLayout, CopyBalance, CopyRule, Digest, Draft, Fragment, NewFragment, OffCopies, OpenFile, Replica,
     ReplicaState,
 };
+pub use engine::{Options, Trace, TraceEvent};
 pub use error::{CatalogError, ErrorKind};
 pub use id::{Caller, Generation, Handle, Ino, JobId, ObjectId, Place, Role, is_principal};
 pub use job::{Job, JobFilter, JobKind, JobState, NewJob};
 pub use node::{Lease, Node, NodeReport, NodeState, Route, Site, SpaceTotals};
 pub use op::*;
+pub use postgres::Postgres;
+pub use sqlite::Sqlite;
+pub use state::Clock;

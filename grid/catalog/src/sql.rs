@@ -9,6 +9,7 @@
 //! | `{skip}` | | `FOR UPDATE SKIP LOCKED` | several services claim jobs without waiting for each other |
 //! | `{bytes}` | `BLOB` | `BYTEA` | |
 //! | `{rowless}` | `WITHOUT ROWID` | | one B-tree instead of two |
+//! | `{death}` | `?4` | `?4` + the transaction's number | order of deaths of contents (`ops::upkeep`) |
 //! | `{dirlock}` | | `pg_advisory_xact_lock(1)` | moves of directories, one at a time in the whole grid |
 //!
 //! All numbers are 64-bit signed, all texts UTF-8, names of files bytes.
@@ -229,11 +230,12 @@ pub(crate) enum Dialect {
 impl Dialect {
     /// The shared SQL in this dialect.
     pub fn translate(self, sql: &'static str) -> Cow<'static, str> {
-        const WORDS: [(&str, &str, &str); 5] = [
+        const WORDS: [(&str, &str, &str); 6] = [
             ("{lock}", "", "FOR UPDATE"),
             ("{skip}", "", "FOR UPDATE SKIP LOCKED"),
             ("{bytes}", "BLOB", "BYTEA"),
             ("{rowless}", "WITHOUT ROWID", ""),
+            ("{death}", "?4", "CAST(?4 AS BIGINT) + CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)"),
             ("{dirlock}", "1", "1 FROM (SELECT pg_advisory_xact_lock(1)) held"),
         ];
         let mut out = Cow::Borrowed(sql);
