@@ -453,8 +453,8 @@ fn path_request(path: &[u8], no_follow: bool) -> v1::PathRequest {
 
 /// This host's name, for choosing what is near.
 pub fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name == "(none)" { String::new() } else { name }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// Whether asking twice is as good as once.

@@ -183,12 +183,15 @@ impl Inner {
 
     /// Re-reckons what a change of a node's state means for its replicas.
     pub async fn reckon(&self, node: &str) -> Result<(), Failure> {
+        let mut after = None;
         loop {
             let page = cat::ReckonNode {
                 node: node.to_owned(),
+                after,
                 limit: 1000,
             };
-            if self.ask(&self.service(), page).await? == 0 {
+            after = self.ask(&self.service(), page).await?;
+            if after.is_none() {
                 return Ok(());
             }
         }

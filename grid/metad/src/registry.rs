@@ -171,8 +171,9 @@ impl Registry {
     /// What nodes have said since this was asked last.
     pub fn reports(&self) -> Vec<NodeReport> {
         let mut state = self.state();
-        let fresh = state.live.values_mut().filter(|l| std::mem::take(&mut l.fresh));
-        fresh.map(|l| l.report.clone()).collect()
+        let nodes = state.live.values_mut();
+        let fresh = nodes.filter_map(|l| std::mem::take(&mut l.fresh).then(|| l.report.clone()));
+        fresh.collect()
     }
 
     /// Gives an order to a node; `None` if it is not there or has too many.

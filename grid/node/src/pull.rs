@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub fn run(shared: &Shared, id: ObjectId, wanted: &v1::Pull, cancel: &Cancel) -> Result<(), String> {
     let digest = <[u8; 32]>::try_from(wanted.digest.as_slice())
         .map_err(|_| format!("a digest of {} bytes", wanted.digest.len()))?;
-    if shared.store.exists(id) && is_right(shared, id, wanted.size_bytes, digest) {
+    if is_right(shared, id, wanted.size_bytes, digest) {
         return Ok(());
     }
     if wanted.sources.is_empty() {
