@@ -32,7 +32,7 @@ impl Grid {
 
     fn up(args: &[&str]) -> Self {
         let grid = Self::new();
-        grid.want(0, &[&["up", "--dir", "g"], args].concat());
+        grid.want(0, &[&["up", "--dir", "g"][..], args].concat());
         grid
     }
 

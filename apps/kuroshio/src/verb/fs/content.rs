@@ -192,7 +192,7 @@ fn put_one(
     let mut file = File::open(&item.local).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     options.mode = meta.permissions().mode() & 0o777;
-    options.mtime_ns = meta.mtime().checked_mul(1_000_000_000).map(|t| t + meta.mtime_nsec());
+    options.mtime_ns = meta.mtime().checked_mul(1_000_000_000).and_then(|t| t.checked_add(meta.mtime_nsec()));
     if !meta.is_file() {
         // A pipe has no end to know and cannot be begun anew.
         return Ok(cx.grid.put(&item.grid, &mut Once(file), 0, &options, cancel)?);
@@ -307,7 +307,9 @@ fn move_all(
                     };
                     let result = one(&item, &cancel);
                     match &result {
-                        Ok(_) => drop(files.fetch_add(1, Ordering::Relaxed)),
+                        Ok(_) => {
+                            files.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(_) => {
                             failed.store(true, Ordering::Relaxed);
                             cancel.stop();
