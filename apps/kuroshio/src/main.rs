@@ -59,6 +59,20 @@ enum Verb {
     Pace(verb::pace::Args),
     /// Join several paths between two hosts to one steady tunnel
     Lane(verb::lane::Args),
+    /// Start a whole grid file system on this machine
+    Up(verb::up::UpArgs),
+    /// End a grid that `up` started; the data stays
+    Down(verb::up::DownArgs),
+    /// Files, replicas, nodes and jobs of a grid
+    Fs(verb::fs::Args),
+    /// Make the metadata service of a grid: configuration, key, administrator's ticket
+    Init(verb::metad::InitArgs),
+    /// Make this host a node of a grid
+    Join(verb::stored::JoinArgs),
+    /// Run the metadata service of a grid
+    Metad(verb::metad::Args),
+    /// Run a node of a grid
+    Stored(verb::stored::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Keep an emulated network up, change it and look at it
@@ -80,6 +94,13 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Tune(args) => verb::tune::run(args),
         Verb::Pace(args) => verb::pace::run(args),
         Verb::Lane(args) => verb::lane::run(args),
+        Verb::Up(args) => verb::up::up(args),
+        Verb::Down(args) => verb::up::down(args),
+        Verb::Fs(args) => verb::fs::run(args),
+        Verb::Init(args) => verb::metad::init(args),
+        Verb::Join(args) => verb::stored::join(args),
+        Verb::Metad(args) => verb::metad::run(args),
+        Verb::Stored(args) => verb::stored::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),

@@ -50,7 +50,38 @@ pub async fn answer(
     if !found.meta.is_file() {
         return body::text(StatusCode::FORBIDDEN, &format!("{shown}: not a regular file"));
     }
-    send(found, headers, head_only)
+    let Found { file, meta } = found;
+    let content = Content {
+        size: meta.len(),
+        etag: etag_of(&meta),
+        modified_unix_s: u64::try_from(meta.mtime()).ok(),
+        bytes: file,
+    };
+    send(content, headers, head_only)
+}
+
+/// What can be read at any place, from a thread that may wait.
+pub trait ReadAt: Send + 'static {
+    /// Reads at `offset`; 0 only at the end.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buf, offset)
+    }
+}
+
+/// What GET sends: whole or one range, with validators.
+pub struct Content<R> {
+    /// The bytes.
+    pub bytes: R,
+    /// How many there are.
+    pub size: u64,
+    /// Names this version of the content, with its quotation marks.
+    pub etag: String,
+    /// When it was changed last, seconds since 1970.
+    pub modified_unix_s: Option<u64>,
 }
 
 fn open(root: &Root, path: &RootPath) -> io::Result<Found> {
@@ -76,13 +107,17 @@ fn failed(shown: &str, error: &io::Error) -> Answer {
     body::text(status, &format!("{shown}: {why}"))
 }
 
-fn send(found: Found, headers: &HeaderMap, head_only: bool) -> Answer {
-    let Found { file, meta } = found;
-    let size = meta.len();
-    let etag = etag_of(&meta);
+/// Answers GET (or HEAD, `head_only`) of `content` as the request's `headers` want it.
+pub fn send<R: ReadAt>(content: Content<R>, headers: &HeaderMap, head_only: bool) -> Answer {
+    let Content {
+        bytes,
+        size,
+        etag,
+        modified_unix_s,
+    } = content;
     let get = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     if get(header::IF_NONE_MATCH).is_some_and(|tags| matches_tag(tags, &etag)) {
-        return with_validators(body::empty(StatusCode::NOT_MODIFIED), &etag, &meta);
+        return with_validators(body::empty(StatusCode::NOT_MODIFIED), &etag, modified_unix_s);
     }
     // A range of another version of the file is of no use: then the whole file is sent.
     let same_version = get(header::IF_RANGE).is_none_or(|tag| tag.trim() == etag);
@@ -114,13 +149,13 @@ fn send(found: Found, headers: &HeaderMap, head_only: bool) -> Answer {
         );
     }
     if !head_only {
-        tokio::task::spawn_blocking(move || read_pieces(&file, start, len, &tx));
+        tokio::task::spawn_blocking(move || read_pieces(&bytes, start, len, &tx));
     }
-    with_validators(answer, &etag, &meta)
+    with_validators(answer, &etag, modified_unix_s)
 }
 
 /// Reads `len` bytes from `start` into the body; ends when the client is gone.
-fn read_pieces(file: &File, start: u64, len: u64, tx: &mpsc::Sender<io::Result<Bytes>>) {
+fn read_pieces(file: &impl ReadAt, start: u64, len: u64, tx: &mpsc::Sender<io::Result<Bytes>>) {
     let end = start + len;
     let mut at = start;
     while at < end {
@@ -163,10 +198,10 @@ fn matches_tag(list: &str, etag: &str) -> bool {
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
-fn with_validators(mut answer: Answer, etag: &str, meta: &Metadata) -> Answer {
+fn with_validators(mut answer: Answer, etag: &str, modified_unix_s: Option<u64>) -> Answer {
     set(&mut answer, header::ACCEPT_RANGES, "bytes");
     set(&mut answer, header::ETAG, etag);
-    if let Ok(seconds) = u64::try_from(meta.mtime()) {
+    if let Some(seconds) = modified_unix_s {
         set(&mut answer, header::LAST_MODIFIED, &http_date(seconds));
     }
     answer

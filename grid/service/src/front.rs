@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
@@ -22,8 +24,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::server::Inner;
-use crate::{handle, wire};
+use crate::body::Answer;
+use crate::wire;
 
 /// Connections at the front door at once (upgraded ones not counted).
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -47,6 +49,14 @@ pub enum Door {
 }
 
 impl Door {
+    /// The protocol that the TLS handshake agreed on, if one was.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+        }
+    }
+
     /// Takes the connection out of the asynchronous world, with `prefix` read already.
     fn into_conn(self, prefix: Vec<u8>) -> io::Result<Conn> {
         let blocking = |tcp: TcpStream| -> io::Result<std::net::TcpStream> {
@@ -104,9 +114,30 @@ impl AsyncWrite for Door {
     }
 }
 
+/// What speaks on a connection once its handshake is done.
+pub trait Speaker: Send + Sync + 'static {
+    /// Speaks until the connection ends or `stop` says so; refusals are logged here.
+    fn speak(
+        self: Arc<Self>,
+        door: Door,
+        peer: SocketAddr,
+        stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// What answers HTTP requests.
+pub trait Handler: Send + Sync + 'static {
+    /// The answer to one request.
+    fn answer(
+        self: Arc<Self>,
+        peer: SocketAddr,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Answer> + Send;
+}
+
 /// Accepts until `stop` says so.
-pub async fn accept_loop(
-    inner: Arc<Inner>,
+pub async fn accept_loop<S: Speaker>(
+    inner: Arc<S>,
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     mut stop: watch::Receiver<bool>,
@@ -136,12 +167,12 @@ pub async fn accept_loop(
     }
 }
 
-async fn serve(
-    inner: Arc<Inner>,
+async fn serve<S: Speaker>(
+    inner: Arc<S>,
     tcp: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) {
     let options = kuroshio_sock::set_nodelay(&tcp, true)
         .and_then(|()| kuroshio_sock::set_keepalive(&tcp))
@@ -167,9 +198,19 @@ async fn serve(
             }
         }
     };
+    inner.speak(door, peer, stop).await;
+}
+
+/// Speaks HTTP/1.1 on a connection.
+pub async fn speak_http<H: Handler>(
+    handler: Arc<H>,
+    door: Door,
+    peer: SocketAddr,
+    mut stop: watch::Receiver<bool>,
+) {
     let service = service_fn(move |request| {
-        let inner = inner.clone();
-        async move { Ok::<_, std::convert::Infallible>(handle::answer(inner, peer, request).await) }
+        let handler = handler.clone();
+        async move { Ok::<_, std::convert::Infallible>(handler.answer(peer, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -24,7 +24,7 @@ use crate::path::{PathError, RootPath};
 use crate::server::Inner;
 use crate::sessions::{CONTROL_LIMIT_S, Group, JOIN_LIMIT_S, JoinError, Slot, Work, sources_of};
 use crate::token::{Claims, Operation, TokenError};
-use crate::{client, copies, files, front};
+use crate::{client, copies, door, files, front};
 
 /// Longest wait for a request's body, seconds.
 const BODY_LIMIT_S: u64 = 15;
@@ -129,15 +129,7 @@ fn authenticate(inner: &Inner, request: &Request<Incoming>) -> Result<Caller, To
     let Some(verifier) = &inner.verifier else {
         return Ok(Caller(None));
     };
-    let value = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|v| v.to_str().ok());
-    let (scheme, token) = value.and_then(|v| v.split_once(' ')).ok_or(TokenError::Missing)?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(TokenError::Missing);
-    }
-    Ok(Caller(Some(verifier.check(token.trim())?)))
+    Ok(Caller(Some(door::bearer(verifier, request.headers())?)))
 }
 
 async fn route(

@@ -98,16 +98,34 @@ impl Identity {
         Verifier::new(self.key.public_key_raw(), &self.name())
     }
 
+    /// The public key that checks this identity's tokens (uncompressed P-256 point); see [`Verifier::new`].
+    pub fn token_key(&self) -> &[u8] {
+        self.key.public_key_raw()
+    }
+
     /// Signs a token for `subject` that allows `scope` for `valid_s` seconds from now.
     pub fn issue(&self, subject: &str, scope: &str, valid_s: u64) -> Result<String, ServiceError> {
+        self.issue_to(subject, &[], &self.name(), scope, valid_s)
+    }
+
+    /// As [`Self::issue`], for a subject in `groups` and the services named `audience`.
+    pub fn issue_to(
+        &self,
+        subject: &str,
+        groups: &[String],
+        audience: &str,
+        scope: &str,
+        valid_s: u64,
+    ) -> Result<String, ServiceError> {
         token::check_scope(scope)?;
         let now = token::now_unix_s();
         let claims = Claims {
             wlcg_ver: "1.0".into(),
             iss: self.name(),
             sub: subject.to_owned(),
-            aud: self.name(),
+            aud: audience.to_owned(),
             scope: scope.to_owned(),
+            groups: groups.to_vec(),
             iat: now,
             exp: now.saturating_add(valid_s),
             jti: random_hex()?,

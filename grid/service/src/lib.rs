@@ -13,9 +13,10 @@
 //! when. A [`Ticket`] is address, pin and token on one line.
 
 pub mod api;
-mod body;
+pub mod body;
 mod client;
 mod copies;
+pub mod door;
 mod error;
 mod files;
 mod front;
@@ -25,7 +26,7 @@ mod pacer;
 mod path;
 mod pin;
 mod plan;
-mod private;
+pub mod private;
 mod range;
 pub mod report;
 mod server;
@@ -37,7 +38,7 @@ mod trust;
 mod wire;
 
 pub use client::{
-    BetweenJob, Endpoint, PullJob, PushJob, RemotePlan, Route, Security, check_congestion, copy_between,
+    BetweenJob, Endpoint, HttpConn, PullJob, PushJob, RemotePlan, Route, Security, check_congestion, copy_between, dial_tls,
     plan_change, plan_report, pull, push,
 };
 pub use error::ServiceError;
@@ -50,5 +51,5 @@ pub use plan::{LocalPlan, PlanKeeper};
 pub use server::{STOP_LIMIT_S, Security as ServeSecurity, ServeConfig, Service};
 pub use sessions::{CONTROL_LIMIT_S, JOIN_LIMIT_S, MAX_SESSIONS};
 pub use ticket::{MAX_TICKET_BYTES, Ticket, TicketError, check_address};
-pub use token::{Claims, DEFAULT_SCOPE, Operation, TokenError, Verifier};
-pub use trust::{MAX_NAME_BYTES, MAX_TRUST_BYTES, TrustStore};
+pub use token::{Claims, DEFAULT_SCOPE, MAX_TOKEN_BYTES, Operation, TokenError, Verifier, check_scope, now_unix_s};
+pub use trust::{MAX_NAME_BYTES, MAX_TRUST_BYTES, TrustStore, check_name};

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+use crate::body::Answer;
 use crate::error::ServiceError;
+use crate::handle::{self, Refusal};
 use crate::front;
-use crate::handle::Refusal;
 use crate::identity::Identity;
 use crate::pacer::{OwnLimit, Pacer};
 use crate::path::{Root, RootPath};
@@ -94,6 +96,18 @@ impl Inner {
     }
 }
 
+impl front::Speaker for Inner {
+    async fn speak(self: Arc<Self>, door: front::Door, peer: SocketAddr, stop: watch::Receiver<bool>) {
+        front::speak_http(self, door, peer, stop).await;
+    }
+}
+
+impl front::Handler for Inner {
+    async fn answer(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Answer {
+        handle::answer(self, peer, request).await
+    }
+}
+
 /// A service that runs until it is stopped or dropped.
 pub struct Service {
     runtime: Option<Runtime>,
@@ -123,7 +137,7 @@ impl Service {
         let (verifier, acceptor) = match config.security {
             Security::Pinned(identity) => (
                 Some(identity.verifier()),
-                Some(TlsAcceptor::from(tls::server_config(identity)?)),
+                Some(TlsAcceptor::from(tls::server_config(identity, &[tls::ALPN_HTTP])?)),
             ),
             Security::Insecure { .. } => (None, None),
         };

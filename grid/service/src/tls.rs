@@ -20,8 +20,12 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The service's side: its self-signed certificate, no client certificates.
-pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, ServiceError> {
+/// ALPN name of HTTP/1.1.
+pub const ALPN_HTTP: &[u8] = b"http/1.1";
+
+/// The service's side: its self-signed certificate, no client certificates, and the protocols that it speaks
+/// (ALPN names).
+pub fn server_config(identity: &Identity, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, ServiceError> {
     let failed = |e: Error| ServiceError::Crypto(format!("cannot set up TLS: {e}"));
     let (cert, key) = identity.tls_material();
     let mut config = ServerConfig::builder_with_provider(provider())
@@ -33,14 +37,14 @@ pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, ServiceEr
             PrivatePkcs8KeyDer::from(key).into(),
         )
         .map_err(failed)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
     // No session is resumed: a ticket after the handshake would only be bytes against the stream.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// The client's side for one service; the second value tells afterwards which pin was shown.
-pub fn client_config(pin: Pin) -> Result<(Arc<ClientConfig>, Arc<PinVerifier>), ServiceError> {
+/// The client's side for one service and protocol (ALPN name); the second value tells afterwards which pin was shown.
+pub fn client_config(pin: Pin, protocol: &[u8]) -> Result<(Arc<ClientConfig>, Arc<PinVerifier>), ServiceError> {
     let verifier = Arc::new(PinVerifier {
         pinned: pin,
         found: Mutex::new(None),
@@ -52,7 +56,7 @@ pub fn client_config(pin: Pin) -> Result<(Arc<ClientConfig>, Arc<PinVerifier>), 
         .dangerous()
         .with_custom_certificate_verifier(verifier.clone())
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_sni = false;
     Ok((Arc::new(config), verifier))

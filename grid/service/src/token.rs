@@ -3,7 +3,8 @@
 //!
 //! Claims: `wlcg.ver`, `iss`, `sub`, `aud`, `scope`, `iat`, `exp`, `jti`. A scope is a list of
 //! `storage.read:PATH` and `storage.modify:PATH` (the path and all below it), and of this service's
-//! own `kuroshio.lease` (ask for rate leases) and `kuroshio.plan` (change the rate plan).
+//! own `kuroshio.lease` (ask for rate leases), `kuroshio.plan` (change the rate plan), and, at a grid's
+//! metadata service, `kuroshio.admin` (everything) and `kuroshio.node` (be the node that `sub` names).
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 /// What the first ticket of a service allows: everything.
 pub const DEFAULT_SCOPE: &str = "storage.read:/ storage.modify:/ kuroshio.lease kuroshio.plan";
+/// Scopes without a path.
+const PLAIN_SCOPES: [&str; 4] = ["kuroshio.lease", "kuroshio.plan", "kuroshio.admin", "kuroshio.node"];
 /// A longer token is refused unread.
 pub const MAX_TOKEN_BYTES: usize = 4096;
 /// Clocks of two hosts may differ by this much.
@@ -29,10 +32,13 @@ pub struct Claims {
     pub iss: String,
     /// Whose token it is.
     pub sub: String,
-    /// For which service: the same name as `iss` here.
+    /// For which services: the issuer itself, or those that it gives rights to.
     pub aud: String,
     /// What is allowed, separated by blanks.
     pub scope: String,
+    /// The groups that the subject is in.
+    #[serde(rename = "wlcg.groups", default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// Issued at, seconds since 1970.
     pub iat: u64,
     /// Ends at, seconds since 1970.
@@ -52,6 +58,10 @@ pub enum Operation {
     Lease,
     /// Change the rate plan.
     Plan,
+    /// Administer a grid.
+    Admin,
+    /// Be a node of a grid.
+    Node,
 }
 
 impl Operation {
@@ -61,6 +71,8 @@ impl Operation {
             Self::Modify => "storage.modify",
             Self::Lease => "kuroshio.lease",
             Self::Plan => "kuroshio.plan",
+            Self::Admin => "kuroshio.admin",
+            Self::Node => "kuroshio.node",
         }
     }
 }
@@ -95,7 +107,8 @@ pub enum TokenError {
     },
     /// A scope that no token can carry.
     #[error(
-        "`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan"
+        "`{0}` is not a scope: use storage.read:/PATH, storage.modify:/PATH, kuroshio.lease, kuroshio.plan, \
+         kuroshio.admin"
     )]
     BadScope(String),
     /// The signature could not be made.
@@ -105,7 +118,7 @@ pub enum TokenError {
 
 impl Claims {
     /// Whether this token allows `operation` on `path` (absolute, `/`-separated, without dots; the
-    /// path is ignored by [`Operation::Lease`] and [`Operation::Plan`]).
+    /// path counts only for [`Operation::Read`] and [`Operation::Modify`]).
     pub fn allow(&self, operation: Operation, path: &[u8]) -> Result<(), TokenError> {
         let granted = self
             .scope
@@ -113,7 +126,8 @@ impl Claims {
             .any(|entry| match entry.split_once(':') {
                 Some((name, root)) => name == operation.scope_name() && covers(root.as_bytes(), path),
                 None => {
-                    entry == operation.scope_name() && matches!(operation, Operation::Lease | Operation::Plan)
+                    entry == operation.scope_name()
+                        && !matches!(operation, Operation::Read | Operation::Modify)
                 }
             });
         if granted {
@@ -149,7 +163,7 @@ pub fn check_scope(scope: &str) -> Result<(), TokenError> {
                 path.starts_with('/') && !path.split('/').any(|c| c == "..")
             }
             Some(_) => false,
-            None => entry == "kuroshio.lease" || entry == "kuroshio.plan",
+            None => PLAIN_SCOPES.contains(&entry),
         };
         if !known {
             return Err(TokenError::BadScope(entry.to_owned()));
@@ -179,11 +193,16 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier for tokens signed by `public_point` (uncompressed P-256 point) as issuer `name`.
+    /// A verifier for tokens signed by `public_point` (uncompressed P-256 point) as issuer `name`, for itself.
     pub fn new(public_point: &[u8], name: &str) -> Self {
+        Self::for_audience(public_point, name, name)
+    }
+
+    /// A verifier for tokens signed by `public_point` as issuer `name`, for the services named `audience`.
+    pub fn for_audience(public_point: &[u8], name: &str, audience: &str) -> Self {
         let mut validation = Validation::new(Algorithm::ES256);
         validation.leeway = LEEWAY_S;
-        validation.set_audience(&[name]);
+        validation.set_audience(&[audience]);
         validation.set_issuer(&[name]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         Self {
@@ -222,6 +241,7 @@ mod tests {
             sub: "s".into(),
             aud: "a".into(),
             scope: scope.into(),
+            groups: Vec::new(),
             iat: 0,
             exp: 0,
             jti: "j".into(),

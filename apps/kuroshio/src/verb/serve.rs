@@ -113,7 +113,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn start_log() {
+/// Sends the log to standard error, as `KUROSHIO_LOG` says.
+pub fn start_log() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("KUROSHIO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber in one process is refused; the first one stays.

@@ -115,8 +115,26 @@ impl Endpoint {
         Ok(with_port)
     }
 
-    /// Connects, with TLS if it is pinned.
-    pub(crate) fn dial(&self, via: Option<&str>, congestion: Option<&str>) -> Result<HttpConn, ServiceError> {
+    /// The same service with another token.
+    pub fn with_token(&self, token: &str) -> Self {
+        let security = match &self.security {
+            Security::Pinned { pin, .. } => Security::Pinned {
+                pin: *pin,
+                token: token.to_owned(),
+            },
+            Security::Insecure => Security::Insecure,
+        };
+        Self {
+            address: self.address.clone(),
+            security,
+        }
+    }
+
+    /// Connects, with TLS if it is pinned; through `via` in place of the service's address.
+    ///
+    /// # Errors
+    /// The service cannot be reached, or shows another key.
+    pub fn dial(&self, via: Option<&str>, congestion: Option<&str>) -> Result<HttpConn, ServiceError> {
         let address = self.via_address(via)?;
         let options = ConnectOptions {
             congestion: congestion.map(str::to_owned),
@@ -141,7 +159,8 @@ impl Endpoint {
     }
 }
 
-fn connect(address: &str, options: &ConnectOptions) -> Result<TcpStream, ServiceError> {
+/// Connects to the first address of a name that answers.
+pub(super) fn connect(address: &str, options: &ConnectOptions) -> Result<TcpStream, ServiceError> {
     let resolved = address
         .to_socket_addrs()
         .map_err(|e| ServiceError::peer(address, "cannot find the host", e))?;
@@ -160,7 +179,7 @@ fn handshake(
     mut socket: TcpStream,
     pin: Pin,
 ) -> Result<StreamOwned<ClientConnection, TcpStream>, ServiceError> {
-    let (config, verifier) = tls::client_config(pin)?;
+    let (config, verifier) = tls::client_config(pin, tls::ALPN_HTTP)?;
     let name = ServerName::try_from("kuroshio.invalid").map_err(|e| ServiceError::Crypto(e.to_string()))?;
     let mut session = ClientConnection::new(config, name).map_err(|e| ServiceError::Crypto(e.to_string()))?;
     while session.is_handshaking() {
@@ -178,8 +197,11 @@ fn handshake(
     Ok(StreamOwned::new(session, socket))
 }
 
-enum Wire {
+/// The bytes of a connection.
+pub(super) enum Wire {
+    /// Clear text.
     Plain(TcpStream),
+    /// TLS.
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
@@ -219,17 +241,17 @@ impl Write for Wire {
 
 /// How an answer's body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Length {
+pub(super) enum Length {
     Bytes(u64),
     Chunked,
 }
 
-/// One connection to a service.
-pub(crate) struct HttpConn {
+/// One connection to a service: one request at a time.
+pub struct HttpConn {
     endpoint: Endpoint,
     address: String,
     peer: SocketAddr,
-    wire: BufReader<Wire>,
+    pub(super) wire: BufReader<Wire>,
 }
 
 impl HttpConn {
@@ -243,7 +265,7 @@ impl HttpConn {
         self.wire.get_ref().socket()
     }
 
-    fn broken(&self, what: &'static str, e: io::Error) -> ServiceError {
+    pub(super) fn broken(&self, what: &'static str, e: io::Error) -> ServiceError {
         let text = match e.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -254,11 +276,23 @@ impl HttpConn {
         ServiceError::peer(&self.address, what, text)
     }
 
-    fn foreign(&self, text: impl Into<String>) -> ServiceError {
+    pub(super) fn foreign(&self, text: impl Into<String>) -> ServiceError {
         ServiceError::Protocol {
             address: self.address.clone(),
             text: text.into(),
         }
+    }
+
+    /// The head of a request with a body of `len` bytes; `more` is whole header lines.
+    pub(super) fn head(&self, method: &str, path: &str, more: &str, len: u64) -> String {
+        let authorization = match self.endpoint.security() {
+            Security::Pinned { token, .. } => format!("Authorization: Bearer {token}\r\n"),
+            Security::Insecure => String::new(),
+        };
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{authorization}{more}Content-Length: {len}\r\n\r\n",
+            self.endpoint.address(),
+        )
     }
 
     fn write_request(
@@ -268,16 +302,7 @@ impl HttpConn {
         more: &str,
         body: &[u8],
     ) -> Result<(), ServiceError> {
-        let authorization = match self.endpoint.security() {
-            Security::Pinned { token, .. } => format!("Authorization: Bearer {token}\r\n"),
-            Security::Insecure => String::new(),
-        };
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{authorization}{more}Content-Length: {}\r\n\r\n",
-            self.endpoint.address(),
-            body.len()
-        );
-        let mut request = head.into_bytes();
+        let mut request = self.head(method, path, more, body.len() as u64).into_bytes();
         request.extend_from_slice(body);
         let wire = self.wire.get_mut();
         wire.write_all(&request)
@@ -286,7 +311,7 @@ impl HttpConn {
     }
 
     /// Reads the head of an answer; refusals (status 400 and above) become errors with the service's words.
-    fn read_head(&mut self) -> Result<(u16, Length), ServiceError> {
+    pub(super) fn read_head(&mut self) -> Result<(u16, Length), ServiceError> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let left = MAX_HEADER_BYTES.saturating_sub(head.len() as u64);
@@ -337,7 +362,7 @@ impl HttpConn {
         })
     }
 
-    fn read_exact_bytes(&mut self, n: u64) -> Result<Vec<u8>, ServiceError> {
+    pub(super) fn read_exact_bytes(&mut self, n: u64) -> Result<Vec<u8>, ServiceError> {
         if n > MAX_ANSWER_BYTES {
             return Err(self.foreign(format!("an answer of {n} bytes")));
         }

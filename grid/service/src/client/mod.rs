@@ -4,10 +4,12 @@
 //! dialled at the same time, each in its own thread, and join as they come. The dialler writes nothing after
 //! an upgrade request until the answer is here.
 
+mod content;
 mod http;
 mod lease;
 mod session;
 
-pub use http::{Endpoint, Security};
+pub use content::dial_tls;
+pub use http::{Endpoint, HttpConn, Security};
 pub use lease::{RemotePlan, plan_change, plan_report};
 pub use session::{BetweenJob, PullJob, PushJob, Route, check_congestion, copy_between, pull, push};

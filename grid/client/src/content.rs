@@ -1,0 +1,544 @@
+//! Content: written to one node, published by a commit; read from any replica, going on at another one in
+//! the middle of a file.
+//!
+//! ```text
+//!   put:  create ──> grant ──PUT parts──> node (durable, receipt) ──> commit (durable) ──> done
+//!   get:  open ──> grant ──GET range──> node A ──(fails at byte n)──> GET from n ──> node B ... digest ──> done
+//! ```
+//!
+//! The digest (BLAKE3) of what was read here is compared with the node's before the commit, and the digest of
+//! what was received with the catalog's at the end of each fragment.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kuroshio_proto::v1;
+use kuroshio_service::{Endpoint, HttpConn};
+use serde::Deserialize;
+
+use crate::error::ClientError;
+use crate::grid::{Grid, RETRY_LIMIT};
+
+/// Content up to this size goes in one request, bytes.
+pub const SMALL_BYTES: usize = 1024 * 1024;
+/// Bytes of one request of larger content.
+pub const PART_BYTES: usize = 8 * 1024 * 1024;
+/// Longest silence of a data service before another one is asked.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Longest wait for a node to make a part durable.
+const FLUSH_LIMIT: Duration = Duration::from_secs(120);
+/// Nodes that are tried for one put.
+const NODES_TRIED: usize = 4;
+
+/// Stops a transfer from another thread, and tells how far it is.
+#[derive(Clone, Default)]
+pub struct Cancel {
+    stop: Arc<AtomicBool>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Cancel {
+    /// Stops what uses it as soon as it looks.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Payload bytes moved so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts payload bytes that were moved.
+    pub fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn moved(&self, bytes: usize) -> Result<(), ClientError> {
+        self.add(bytes as u64);
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), ClientError> {
+        if self.is_stopped() {
+            return Err(ClientError::Cancelled);
+        }
+        Ok(())
+    }
+}
+
+/// What a put did.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// Attributes as published.
+    pub attr: v1::Attr,
+    /// BLAKE3 of the content.
+    pub digest: [u8; 32],
+    /// The node that has it; empty when the file is.
+    pub node: String,
+}
+
+/// What a get did.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// Attributes when it was opened.
+    pub attr: v1::Attr,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// BLAKE3 of the whole content.
+    pub digest: [u8; 32],
+    /// Nodes that gave some of it, in order.
+    pub nodes: Vec<String>,
+    /// How often another replica had to go on.
+    pub failovers: u32,
+}
+
+/// A node's answer to a part.
+#[derive(Deserialize)]
+struct Stored {
+    done: bool,
+    #[serde(default)]
+    digest: String,
+    #[serde(default)]
+    mac: String,
+}
+
+/// How a file is made.
+#[derive(Debug, Clone)]
+pub struct PutOptions {
+    /// Refuse a name that is there.
+    pub exclusive: bool,
+    /// Permission bits of a new file.
+    pub mode: u32,
+    /// Bits taken away.
+    pub umask: u32,
+    /// Nodes on this host are preferred.
+    pub near_host: String,
+    /// Modification time; none is now.
+    pub mtime_ns: Option<i64>,
+}
+
+impl Grid {
+    /// Gives `path` the content of `source` (its size, if it is known, reserves the space). When this returns,
+    /// the content is durable and published.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; the file is as before then, unless it is [`ClientError::Lost`].
+    pub fn put<R: Read + Seek>(
+        &self,
+        path: &[u8],
+        source: &mut R,
+        size_hint: u64,
+        options: &PutOptions,
+        cancel: &Cancel,
+    ) -> Result<Sent, ClientError> {
+        let mut avoid = Vec::new();
+        loop {
+            let grant = self.create(v1::CreateRequest {
+                path: path.to_vec(),
+                exclusive: options.exclusive,
+                size_hint_bytes: size_hint,
+                near_host: options.near_host.clone(),
+                avoid: avoid.clone(),
+            })?;
+            let Some(place) = grant.places.first() else {
+                return Err(ClientError::Protocol("a grant without a place".into()));
+            };
+            match store(place, source, cancel) {
+                Ok(stored) => return self.publish(path, &grant, place, stored, options),
+                Err(e) => {
+                    let _ = self.abandon(grant.inode, grant.generation, &place.token);
+                    avoid.push(place.node.clone());
+                    let again = matches!(e, ClientError::Service(_)) && avoid.len() < NODES_TRIED;
+                    if !again || source.rewind().is_err() {
+                        return Err(e);
+                    }
+                    // The content begins anew at another node.
+                    cancel.bytes.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn publish(
+        &self,
+        path: &[u8],
+        grant: &v1::WriteGrant,
+        place: &v1::Place,
+        stored: Kept,
+        options: &PutOptions,
+    ) -> Result<Sent, ClientError> {
+        let node = if stored.size == 0 { String::new() } else { place.node.clone() };
+        let receipt = v1::Receipt {
+            node: node.clone(),
+            mac: stored.mac,
+        };
+        let commit = v1::CommitRequest {
+            path: path.to_vec(),
+            inode: grant.inode,
+            generation: grant.generation,
+            new_file: grant.new_file,
+            exclusive: options.exclusive,
+            mode: options.mode,
+            umask: options.umask,
+            size_bytes: stored.size,
+            digest: stored.digest.to_vec(),
+            receipts: if stored.size == 0 { Vec::new() } else { vec![receipt] },
+            token: place.token.clone(),
+            mtime_ns: options.mtime_ns,
+        };
+        let deadline = Instant::now() + RETRY_LIMIT;
+        let attr = loop {
+            match self.commit(commit.clone()) {
+                Ok(attr) => break attr,
+                // A draft is committed once: what is published says whether it was.
+                Err(ClientError::Lost(why)) => match self.stat(path, true) {
+                    Ok(attr) if attr.generation == grant.generation => break attr,
+                    _ if Instant::now() < deadline => {}
+                    _ => return Err(ClientError::Lost(why)),
+                },
+                Err(e) => return Err(e),
+            }
+        };
+        Ok(Sent {
+            attr,
+            digest: stored.digest,
+            node,
+        })
+    }
+
+    /// Reads `path` whole into `sink`; what `sink` has got is right only when this returns without error.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn read_to(
+        &self,
+        path: &[u8],
+        sink: &mut dyn Write,
+        cancel: &Cancel,
+    ) -> Result<Received, ClientError> {
+        let grant = self.open(path)?;
+        let read = Reading::new(self, path, &grant, cancel).run(sink);
+        self.close(&grant);
+        read
+    }
+
+    /// Fetches `path` into the local file `to`, which appears whole, verified and flushed, or not at all.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn get(&self, path: &[u8], to: &Path, cancel: &Cancel) -> Result<Received, ClientError> {
+        let aside = aside(to);
+        let made = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&aside);
+        let mut file = made.map_err(|e| ClientError::local(&aside, e))?;
+        let result = self.read_to(path, &mut file, cancel).and_then(|received| {
+            finish(&file, &aside, to, received.attr.mode).map_err(|e| ClientError::local(to, e))?;
+            Ok(received)
+        });
+        if result.is_err() {
+            let _ = std::fs::remove_file(&aside);
+        }
+        result
+    }
+}
+
+fn aside(to: &Path) -> PathBuf {
+    let mut name = to.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.part", std::process::id()));
+    to.with_file_name(name)
+}
+
+/// Mode, flush, name, flush of the folder.
+fn finish(file: &File, aside: &Path, to: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(mode & 0o777))?;
+    file.sync_all()?;
+    std::fs::rename(aside, to)?;
+    let folder = to.parent().filter(|p| !p.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// What a node has kept.
+struct Kept {
+    size: u64,
+    digest: [u8; 32],
+    mac: Vec<u8>,
+}
+
+fn dial(place: &v1::Place) -> Result<HttpConn, ClientError> {
+    let pin = place
+        .pin
+        .parse()
+        .map_err(|e| ClientError::Protocol(format!("node {}: {e}", place.node)))?;
+    let http = Endpoint::pinned(&place.address, pin, place.token.clone())?.dial(None, None)?;
+    Ok(http)
+}
+
+/// Sends all of `source` to a node.
+fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<Kept, ClientError> {
+    let mut hasher = blake3::Hasher::new();
+    let mut at = 0u64;
+    let mut part = read_part(source, SMALL_BYTES)?;
+    if part.is_empty() {
+        // Nothing is stored of an empty file.
+        return Ok(Kept {
+            size: 0,
+            digest: *hasher.finalize().as_bytes(),
+            mac: Vec::new(),
+        });
+    }
+    let mut http = dial(place)?;
+    http.set_limit(FLUSH_LIMIT)?;
+    loop {
+        // One byte ahead tells whether this part is the last one.
+        let next = if at == 0 && part.len() < SMALL_BYTES {
+            Vec::new()
+        } else {
+            read_part(source, PART_BYTES)?
+        };
+        hasher.update(&part);
+        let total = next.is_empty().then(|| at + part.len() as u64);
+        let stored: Stored = http.put_part(&place.path, "", at, &part, total)?;
+        at += part.len() as u64;
+        cancel.moved(part.len())?;
+        if total.is_none() {
+            part = next;
+            continue;
+        }
+        let digest = *hasher.finalize().as_bytes();
+        if !stored.done || stored.digest != hex(&digest) {
+            return Err(ClientError::Digest(format!(
+                "node {} stored something else than was sent (digest {}, sent {})",
+                place.node,
+                stored.digest,
+                hex(&digest)
+            )));
+        }
+        let mac = unhex(&stored.mac)
+            .ok_or_else(|| ClientError::Protocol(format!("node {}: a broken receipt", place.node)))?;
+        return Ok(Kept { size: at, digest, mac });
+    }
+}
+
+/// As many bytes as there are, at most `limit`.
+fn read_part(source: &mut impl Read, limit: usize) -> Result<Vec<u8>, ClientError> {
+    let mut part = Vec::new();
+    let read = source.take(limit as u64).read_to_end(&mut part);
+    read.map_err(|e| ClientError::local("(source)", e))?;
+    Ok(part)
+}
+
+/// Hexadecimal form.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text
+        .chars()
+        .map(|c| c.to_digit(16))
+        .collect::<Option<Vec<_>>>()?;
+    let pairs = digits.chunks(2).map(|p| match p {
+        [high, low] => Some((high * 16 + low) as u8),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+/// Reading one content, fragment after fragment.
+struct Reading<'a> {
+    grid: &'a Grid,
+    path: &'a [u8],
+    grant: &'a v1::ReadGrant,
+    cancel: &'a Cancel,
+    /// Of all fragments; one alone is its own.
+    whole: Option<blake3::Hasher>,
+    last: [u8; 32],
+    nodes: Vec<String>,
+    failovers: u32,
+}
+
+impl<'a> Reading<'a> {
+    fn new(grid: &'a Grid, path: &'a [u8], grant: &'a v1::ReadGrant, cancel: &'a Cancel) -> Self {
+        Self {
+            grid,
+            path,
+            grant,
+            cancel,
+            whole: (grant.fragments.len() != 1).then(blake3::Hasher::new),
+            last: [0; 32],
+            nodes: Vec::new(),
+            failovers: 0,
+        }
+    }
+
+    fn run(mut self, sink: &mut dyn Write) -> Result<Received, ClientError> {
+        let mut bytes = 0;
+        for fragment in &self.grant.fragments {
+            self.fragment(fragment, sink)?;
+            bytes += fragment.size_bytes;
+        }
+        if bytes != self.grant.attr.as_ref().map_or(0, |a| a.size_bytes) {
+            return Err(ClientError::Protocol("fragments do not make up the file".into()));
+        }
+        Ok(Received {
+            attr: self.grant.attr.clone().unwrap_or_default(),
+            bytes,
+            digest: self.whole.map_or(self.last, |w| *w.finalize().as_bytes()),
+            nodes: self.nodes,
+            failovers: self.failovers,
+        })
+    }
+
+    /// Reads one fragment from its replicas in turn; when all have failed, asks once where it is now.
+    fn fragment(&mut self, fragment: &v1::Fragment, sink: &mut dyn Write) -> Result<(), ClientError> {
+        let mut hasher = blake3::Hasher::new();
+        let mut at = 0;
+        let mut errors = Vec::new();
+        let mut fresh: Option<v1::ReadGrant> = None;
+        while at < fragment.size_bytes {
+            let places = match &fresh {
+                None => fragment.places.clone(),
+                Some(grant) => places_of(grant, fragment),
+            };
+            for place in places {
+                if at == fragment.size_bytes {
+                    break;
+                }
+                match self.from_place(&place, fragment, &mut at, &mut hasher, sink) {
+                    Ok(()) => {}
+                    Err(ClientError::Cancelled) => return Err(ClientError::Cancelled),
+                    Err(e @ ClientError::Local { .. }) => return Err(e),
+                    Err(e) => {
+                        self.failovers += 1;
+                        errors.push(format!("{}: {e}", place.node));
+                    }
+                }
+            }
+            if at < fragment.size_bytes {
+                if let Some(grant) = fresh.take() {
+                    self.grid.close(&grant);
+                    return Err(self.unreadable(fragment, at, &errors));
+                }
+                let grant = self.grid.open(self.path)?;
+                if grant.attr.as_ref().map(|a| a.generation) != self.grant.attr.as_ref().map(|a| a.generation) {
+                    return Err(self.unreadable(fragment, at, &errors));
+                }
+                fresh = Some(grant);
+            }
+        }
+        if let Some(grant) = fresh {
+            self.grid.close(&grant);
+        }
+        let digest = hasher.finalize();
+        self.last = *digest.as_bytes();
+        if digest.as_bytes().as_slice() != fragment.digest {
+            return Err(ClientError::Digest(format!(
+                "{}: the content from {} is not what the catalog knows (digest {}, known {})",
+                String::from_utf8_lossy(self.path),
+                self.nodes.join(", "),
+                digest,
+                hex(&fragment.digest)
+            )));
+        }
+        Ok(())
+    }
+
+    fn unreadable(&self, fragment: &v1::Fragment, at: u64, errors: &[String]) -> ClientError {
+        let why = match errors {
+            [] => "no replica is on a node that is up".to_owned(),
+            errors => errors.join("; "),
+        };
+        ClientError::NoReplica(format!(
+            "{}: no replica of fragment {} could be read from byte {at} on: {why}",
+            String::from_utf8_lossy(self.path),
+            fragment.index
+        ))
+    }
+
+    /// Reads from `at` to the end, or until the node fails.
+    fn from_place(
+        &mut self,
+        place: &v1::Place,
+        fragment: &v1::Fragment,
+        at: &mut u64,
+        hasher: &mut blake3::Hasher,
+        sink: &mut dyn Write,
+    ) -> Result<(), ClientError> {
+        self.cancel.check()?;
+        let mut http = dial(place)?;
+        http.set_limit(SILENCE)?;
+        if self.nodes.last() != Some(&place.node) {
+            self.nodes.push(place.node.clone());
+        }
+        let mut local = None;
+        let (start, left) = (*at, fragment.size_bytes - *at);
+        let fetched = http.get_range(&place.path, start, left, &mut |piece| {
+            if let Err(e) = sink.write_all(piece) {
+                local = Some(ClientError::local("(destination)", e));
+                return Err(io::Error::other("stopped"));
+            }
+            hasher.update(piece);
+            if let Some(whole) = &mut self.whole {
+                whole.update(piece);
+            }
+            *at += piece.len() as u64;
+            if let Err(e) = self.cancel.moved(piece.len()) {
+                local = Some(e);
+                return Err(io::Error::other("stopped"));
+            }
+            Ok(())
+        });
+        match local {
+            Some(e) => Err(e),
+            None => Ok(fetched?),
+        }
+    }
+}
+
+/// Where a fragment is by a newer grant.
+fn places_of(grant: &v1::ReadGrant, fragment: &v1::Fragment) -> Vec<v1::Place> {
+    let found = grant.fragments.iter().find(|f| f.index == fragment.index);
+    found.map(|f| f.places.clone()).unwrap_or_default()
+}
+
+/// A source that cannot go back: what failed after its first byte cannot be tried at another node.
+pub struct Once<R>(pub R);
+
+impl<R: Read> Read for Once<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+}
+
+impl<R> Seek for Once<R> {
+    fn seek(&mut self, _: SeekFrom) -> io::Result<u64> {
+        Err(io::ErrorKind::NotSeekable.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_comes_back() {
+        assert_eq!(unhex(&hex(&[0, 255, 16])), Some(vec![0, 255, 16]));
+        assert_eq!(unhex("abc"), None);
+        assert_eq!(unhex("zz"), None);
+    }
+}

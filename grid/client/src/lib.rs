@@ -1,0 +1,20 @@
+//! Client of a grid: speaks to the metadata service, reads and writes content at the nodes.
+//!
+//! ```text
+//!   Grid ──requests (pipelined, TLS, pinned)──> metadata service
+//!     │          <── grants: places with a token each ──┘
+//!     └──HTTP ranges (TLS, pinned, the grant's token)──> data service of a node
+//! ```
+//!
+//! All calls block; [`Grid::submit`] begins a request without waiting for its answer, so that many may be
+//! on their way. A [`Grid`] may be used from many threads.
+
+mod connection;
+mod content;
+mod error;
+mod grid;
+
+pub use content::{Cancel, Once, PART_BYTES, PutOptions, Received, SMALL_BYTES, Sent};
+pub use error::ClientError;
+pub use grid::{Entries, Grid, Pending, RETRY_LIMIT, host_name};
+pub use kuroshio_proto::{code_name, v1};

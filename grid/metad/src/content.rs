@@ -1,0 +1,317 @@
+//! Rights to write and to read content at the nodes, and its publication.
+//!
+//! A right is a token of the grid's issuer for one content's objects (`/.kuroshio/objects/INODE/GENERATION`)
+//! that nodes check without asking. Content is published only with the receipt of a node that has it.
+
+use kuroshio_catalog as cat;
+use kuroshio_catalog::{Draft, ErrorKind, Generation, Handle, Ino, Place};
+use kuroshio_proto::v1::response::Result as Answer;
+use kuroshio_proto::v1::{self, Code, Failure};
+use kuroshio_proto::{MAX_COPIES, OBJECTS_PREFIX, object_path};
+use kuroshio_service::Operation;
+
+use crate::convert;
+use crate::door::Session;
+use crate::server::Inner;
+
+/// Nodes that a right to write names.
+const PLACES: usize = 4;
+/// Generations that a right to read names one by one; beyond, it is for all contents of the file.
+const MAX_GENERATIONS: usize = 16;
+/// Priority of replicas that a person asked for.
+const ASKED_PRIORITY: i32 = 10;
+
+type Answered = Result<Answer, Failure>;
+
+impl Inner {
+    /// The right to give a file new content.
+    pub async fn create(&self, session: &Session, r: v1::CreateRequest) -> Answered {
+        let who = &session.who;
+        self.may(who, Operation::Modify, &r.path).await?;
+        let place = Place::path(&r.path);
+        let opened = self.try_ask(&who.caller, cat::OpenWrite { place: place.clone() }).await;
+        let (draft, new_file) = match opened {
+            Ok(draft) if r.exclusive => {
+                self.release(draft.handle).await;
+                return Err(Failure::new(Code::Exists, format!("{place}: it is there already")));
+            }
+            Ok(draft) => (draft, false),
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                self.check_new(session, &r.path).await?;
+                (self.ask(&who.caller, cat::Allocate {}).await?, true)
+            }
+            Err(e) => return Err(convert::failure(&e)),
+        };
+        let (inode, generation) = (draft.ino.0, draft.generation.0);
+        let nodes = self.choose(r.size_hint_bytes, &r.near_host, &r.avoid).await;
+        let nodes = match nodes {
+            Ok(nodes) => nodes,
+            Err(e) => {
+                self.release(draft.handle).await;
+                return Err(e);
+            }
+        };
+        let path = object_path(inode, generation, 0);
+        let scope = format!("storage.modify:{path}");
+        let token = self.grant(&who.caller.user, &scope)?;
+        self.registry.keep_draft(draft);
+        let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
+            node: n.name,
+            address: n.address,
+            pin: n.pin,
+            path: path.clone(),
+            token: token.clone(),
+            up: true,
+            state: "writing".into(),
+        });
+        Ok(Answer::Write(v1::WriteGrant {
+            inode,
+            generation,
+            new_file,
+            places: places.collect(),
+        }))
+    }
+
+    /// Whether a new name may be made: asked before any byte is sent.
+    async fn check_new(&self, session: &Session, path: &[u8]) -> Result<(), Failure> {
+        let plain = crate::auth::plain_path(path)?;
+        let at = plain.iter().rposition(|b| *b == b'/').unwrap_or_default();
+        let folder = plain.get(..at.max(1)).unwrap_or(b"/");
+        let op = cat::CheckAccess {
+            place: Place::path(folder),
+            access: cat::Access::WRITE.and(cat::Access::EXECUTE),
+        };
+        let attr = self.ask(&session.who.caller, op).await?;
+        if attr.kind != cat::Kind::Dir {
+            let text = format!("'{}': not a directory", String::from_utf8_lossy(folder).escape_debug());
+            return Err(Failure::new(Code::NotDirectory, text));
+        }
+        Ok(())
+    }
+
+    async fn release(&self, handle: Handle) {
+        // An unknown handle is as good as a released one.
+        let _ = self.ask(&self.service(), cat::Release { handle }).await;
+    }
+
+    /// Publishes new content.
+    pub async fn commit(&self, session: &Session, r: v1::CommitRequest) -> Answered {
+        let who = &session.who;
+        self.may(who, Operation::Modify, &r.path).await?;
+        who.holds(self, &r.token, &object_path(r.inode, r.generation, 0))?;
+        let digest = convert::digest(&r.digest)?;
+        let mut nodes = Vec::new();
+        for receipt in &r.receipts {
+            let object = (r.inode, r.generation, 0);
+            if !self.master.check(&receipt.node, object, r.size_bytes, &r.digest, &receipt.mac) {
+                return Err(Failure::new(
+                    Code::Invalid,
+                    format!("the receipt is not one of node `{}` for this content", receipt.node.escape_debug()),
+                ));
+            }
+            nodes.push(receipt.node.clone());
+        }
+        if nodes.is_empty() && r.size_bytes > 0 {
+            return Err(Failure::new(Code::Invalid, "no receipt of a node that has the content"));
+        }
+        let fragment = cat::NewFragment {
+            index: 0,
+            size: r.size_bytes,
+            digest,
+            nodes,
+        };
+        // Nothing is stored of an empty file.
+        let fragments = if r.size_bytes == 0 { Vec::new() } else { vec![fragment] };
+        let draft = self.registry.take_draft(r.inode, r.generation).unwrap_or(Draft {
+            ino: Ino(r.inode),
+            generation: Generation(r.generation),
+            // This service has begun anew since: nothing is held.
+            handle: Handle(0),
+            base: Generation::EMPTY,
+        });
+        let mtime = r.mtime_ns.map(cat::Timestamp);
+        let attr = if r.new_file {
+            let op = cat::PutFile {
+                place: Place::path(&r.path),
+                draft,
+                mode: r.mode,
+                umask: r.umask,
+                fragments,
+                exclusive: r.exclusive,
+                mtime,
+            };
+            self.ask(&who.caller, op).await
+        } else {
+            let op = cat::Commit {
+                draft,
+                fragments,
+                keep: Vec::new(),
+                expect: None,
+                mtime,
+            };
+            self.ask(&who.caller, op).await
+        };
+        if draft.handle.0 != 0 {
+            self.release(draft.handle).await;
+        }
+        let attr = attr?;
+        if attr.copies.total() > 1 {
+            self.registry.wake();
+        }
+        Ok(Answer::Attr(convert::attr(attr)))
+    }
+
+    /// Gives new content up. The bytes at the node go when it looks for what nobody knows.
+    pub async fn abandon(&self, session: &Session, r: v1::AbandonRequest) -> Answered {
+        session.who.holds(self, &r.token, &object_path(r.inode, r.generation, 0))?;
+        if let Some(draft) = self.registry.take_draft(r.inode, r.generation) {
+            self.release(draft.handle).await;
+        }
+        Ok(Answer::Done(v1::Done {}))
+    }
+
+    /// The right to read a file, and where.
+    pub async fn open(&self, session: &Session, r: v1::PathRequest) -> Answered {
+        let who = &session.who;
+        self.may(who, Operation::Read, &r.path).await?;
+        let place = Place::path(&r.path);
+        let open = self.ask(&who.caller, cat::OpenRead { place }).await?;
+        if !session.keep(open.handle) {
+            self.release(open.handle).await;
+            return Err(Failure::new(
+                Code::Limit,
+                format!("this connection has {} files open already", crate::door::MAX_HANDLES),
+            ));
+        }
+        let scope = read_scope(open.attr.ino, &open.fragments);
+        let token = self.grant(&who.caller.user, &scope)?;
+        let fragments = self.places(open.fragments, &token, &r.near_host).await?;
+        Ok(Answer::Read(v1::ReadGrant {
+            attr: Some(convert::attr(open.attr)),
+            fragments,
+            handle: open.handle.0,
+        }))
+    }
+
+    /// Ends a right to read.
+    pub async fn close(&self, session: &Session, r: v1::CloseRequest) -> Answered {
+        if session.give_up(r.handle) {
+            self.release(Handle(r.handle)).await;
+        }
+        Ok(Answer::Done(v1::Done {}))
+    }
+
+    /// Fragments and replicas, without the right to read them.
+    pub async fn locate(&self, session: &Session, r: v1::PathRequest) -> Answered {
+        self.may(&session.who, Operation::Read, &r.path).await?;
+        let place = Place::path(&r.path);
+        let layout = self.ask(&session.who.caller, cat::Where { place }).await?;
+        let fragments = self.places(layout.fragments, "", &r.near_host).await?;
+        Ok(Answer::Read(v1::ReadGrant {
+            attr: Some(convert::attr(layout.attr)),
+            fragments,
+            handle: 0,
+        }))
+    }
+
+    /// Fragments with their places: readable ones only if there is a token; near and idle ones first, nodes
+    /// that are not up last.
+    async fn places(
+        &self,
+        fragments: Vec<cat::Fragment>,
+        token: &str,
+        near_host: &str,
+    ) -> Result<Vec<v1::Fragment>, Failure> {
+        let nodes = self.nodes().await?;
+        let mut out = Vec::with_capacity(fragments.len());
+        for fragment in fragments {
+            let object = fragment.object;
+            let path = object_path(object.ino.0, object.generation.0, object.fragment);
+            let mut places = Vec::new();
+            for replica in fragment.replicas {
+                let Some(node) = nodes.iter().find(|n| n.node.name == replica.node) else {
+                    continue;
+                };
+                if !token.is_empty() && replica.state != cat::ReplicaState::Valid {
+                    continue;
+                }
+                let rank = (!node.live, node.host != near_host, node.node.load_milli / 1000);
+                let place = v1::Place {
+                    node: replica.node,
+                    address: node.node.address.clone(),
+                    pin: node.node.pin.clone(),
+                    path: path.clone(),
+                    token: token.to_owned(),
+                    up: node.live,
+                    state: convert::replica_state(replica.state).to_owned(),
+                };
+                places.push((rank, place));
+            }
+            places.sort_by_key(|(rank, _)| *rank);
+            out.push(v1::Fragment {
+                index: object.fragment,
+                size_bytes: fragment.size,
+                digest: fragment.digest.0.to_vec(),
+                places: places.into_iter().map(|(_, place)| place).collect(),
+            });
+        }
+        Ok(out)
+    }
+
+    /// Asks for replicas of a file: jobs, one for each new replica.
+    pub async fn replicate(&self, session: &Session, r: v1::ReplicateRequest) -> Answered {
+        let who = &session.who;
+        self.may(who, Operation::Modify, &r.path).await?;
+        if r.copies > MAX_COPIES || (r.copies == 0 && r.nodes.is_empty()) {
+            return Err(Failure::new(
+                Code::Invalid,
+                format!("{} copies: 1 to {MAX_COPIES} are valid, or nodes by name", r.copies),
+            ));
+        }
+        let place = Place::path(&r.path);
+        let layout = self.ask(&who.caller, cat::Where { place }).await?;
+        let nodes = self.nodes().await?;
+        let mut jobs = Vec::new();
+        for fragment in &layout.fragments {
+            for destination in self.destinations(fragment, &nodes, &r)? {
+                jobs.push(cat::NewJob {
+                    kind: cat::JobKind::Replicate,
+                    object: fragment.object,
+                    source: None,
+                    destination: Some(destination),
+                    priority: ASKED_PRIORITY,
+                });
+            }
+        }
+        let made = if jobs.is_empty() {
+            Vec::new()
+        } else {
+            self.ask(&who.caller, cat::AddJobs { jobs }).await?
+        };
+        self.registry.wake();
+        let mut jobs = Vec::with_capacity(made.len());
+        for job in made {
+            jobs.push(self.named_job(job).await);
+        }
+        Ok(Answer::Jobs(v1::JobsReply { jobs }))
+    }
+}
+
+/// The scope of a right to read some fragments of a file.
+fn read_scope(ino: Ino, fragments: &[cat::Fragment]) -> String {
+    let mut contents = fragments
+        .iter()
+        .map(|f| (f.object.ino.0, f.object.generation.0))
+        .collect::<Vec<_>>();
+    contents.sort_unstable();
+    contents.dedup();
+    match contents.as_slice() {
+        // Nothing can be read of an empty file.
+        [] => format!("storage.read:{OBJECTS_PREFIX}{ino}/0"),
+        all if all.len() <= MAX_GENERATIONS => {
+            let scopes = all.iter().map(|(i, g)| format!("storage.read:{OBJECTS_PREFIX}{i}/{g}"));
+            scopes.collect::<Vec<_>>().join(" ")
+        }
+        _ => format!("storage.read:{OBJECTS_PREFIX}{ino}"),
+    }
+}

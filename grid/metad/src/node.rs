@@ -1,0 +1,401 @@
+//! Nodes: who is there, which one takes new content, what they report.
+
+use std::time::Duration;
+
+use kuroshio_catalog as cat;
+use kuroshio_catalog::{NodeState, ReplicaState, Timestamp};
+use kuroshio_proto::v1::response::Result as Answer;
+use kuroshio_proto::v1::{self, Code, Failure};
+use kuroshio_proto::MAX_LIST_ENTRIES;
+use kuroshio_service::check_address;
+
+use crate::convert;
+use crate::door::Session;
+use crate::server::{DEFAULT_SITE, Inner};
+
+/// A heartbeat is answered after so long at the latest, milliseconds.
+pub const HEARTBEAT_MS: u64 = 1000;
+/// Bytes that stay free on a node beyond what is known of a new content.
+const MARGIN_BYTES: u64 = 16 * 1024 * 1024;
+
+type Answered = Result<Answer, Failure>;
+
+/// A node of the catalog with what is known of it now.
+pub struct Known {
+    /// As the catalog has it.
+    pub node: cat::Node,
+    /// Whether it was heard of lately.
+    pub live: bool,
+    /// Its host's name.
+    pub host: String,
+    read_only: bool,
+}
+
+impl Known {
+    /// Whether it takes a new replica of so many bytes.
+    pub fn takes(&self, bytes: u64) -> bool {
+        self.live
+            && !self.read_only
+            && self.node.state == NodeState::Up
+            && self.node.free_bytes > bytes.saturating_add(MARGIN_BYTES)
+    }
+
+    /// Whether it can be read from.
+    pub fn gives(&self) -> bool {
+        self.live && self.node.state != NodeState::Lost
+    }
+}
+
+impl Inner {
+    /// All nodes.
+    pub async fn nodes(&self) -> Result<Vec<Known>, Failure> {
+        let nodes = self.ask(&self.service(), cat::ListNodes {}).await?;
+        let known = nodes.into_iter().map(|node| {
+            let seen = self.registry.seen(&node.name);
+            Known {
+                live: self.registry.is_live(&node.name),
+                host: seen.as_ref().map(|s| s.host.clone()).unwrap_or_default(),
+                read_only: seen.is_some_and(|s| s.read_only),
+                node,
+            }
+        });
+        Ok(known.collect())
+    }
+
+    /// Nodes for new content: on the writer's host first, then in turn.
+    pub async fn choose(
+        &self,
+        bytes: u64,
+        near_host: &str,
+        avoid: &[String],
+    ) -> Result<Vec<cat::Node>, Failure> {
+        let nodes = self.nodes().await?;
+        let total = nodes.len();
+        let mut fit = nodes
+            .into_iter()
+            .filter(|n| n.takes(bytes) && !avoid.contains(&n.node.name))
+            .collect::<Vec<_>>();
+        if fit.is_empty() {
+            return Err(Failure::new(
+                Code::NoNode,
+                format!(
+                    "none of the grid's {total} nodes takes {bytes} bytes now (up, not read-only, with {MARGIN_BYTES} \
+                     bytes to spare, and not tried before); see `kuroshio fs node ls`"
+                ),
+            ));
+        }
+        let turn = usize::try_from(self.next()).unwrap_or_default() % fit.len();
+        fit.rotate_left(turn);
+        fit.sort_by_key(|n| n.host != near_host);
+        Ok(fit.into_iter().map(|n| n.node).collect())
+    }
+
+    /// Where new replicas of a fragment go.
+    pub fn destinations(
+        &self,
+        fragment: &cat::Fragment,
+        nodes: &[Known],
+        wanted: &v1::ReplicateRequest,
+    ) -> Result<Vec<String>, Failure> {
+        let valid = |name: &str| {
+            let mut replicas = fragment.replicas.iter();
+            replicas.any(|r| r.node == name && r.state == ReplicaState::Valid)
+        };
+        if !wanted.nodes.is_empty() {
+            for name in &wanted.nodes {
+                let Some(known) = nodes.iter().find(|n| n.node.name == *name) else {
+                    let text = format!("no node is named `{}`", name.escape_debug());
+                    return Err(Failure::new(Code::NoNode, text));
+                };
+                if !valid(name) && !known.takes(fragment.size) {
+                    let state = convert::node_state(known.node.state);
+                    let text = format!(
+                        "node {name} takes no replica of {} bytes now ({state}, {} bytes free)",
+                        fragment.size, known.node.free_bytes
+                    );
+                    return Err(Failure::new(Code::NoNode, text));
+                }
+            }
+            let missing = wanted.nodes.iter().filter(|n| !valid(n));
+            return Ok(missing.cloned().collect());
+        }
+        let have = count(fragment, ReplicaState::Valid) + count(fragment, ReplicaState::Writing);
+        let missing = (wanted.copies as usize).saturating_sub(have);
+        let chosen = spread(fragment, nodes, None, missing);
+        if chosen.len() < missing {
+            let text = format!(
+                "{} copies are asked for, but only {} more nodes take one now",
+                wanted.copies,
+                chosen.len()
+            );
+            return Err(Failure::new(Code::NoNode, text));
+        }
+        Ok(chosen)
+    }
+
+    /// All nodes, for people.
+    pub async fn list_nodes(&self) -> Answered {
+        let known = self.nodes().await?;
+        let now = Timestamp::now().0;
+        let nodes = known.into_iter().map(|k| {
+            let seen = self.registry.seen(&k.node.name);
+            let silent = now.saturating_sub(k.node.heartbeat.0) / 1_000_000;
+            let ago = seen.as_ref().map(|s| s.ago.as_millis());
+            let state = match (k.node.state, k.live) {
+                (NodeState::Up, false) => NodeState::Down,
+                (state, _) => state,
+            };
+            v1::Node {
+                name: k.node.name,
+                site: k.node.site,
+                address: k.node.address,
+                pin: k.node.pin,
+                state: convert::node_state(state).to_owned(),
+                capacity_bytes: k.node.capacity_bytes,
+                free_bytes: k.node.free_bytes,
+                load_milli: k.node.load_milli,
+                joined: seen.is_some() && k.live,
+                objects: seen.map_or(0, |s| s.objects),
+                heard_ms_ago: ago.map_or(u64::try_from(silent).unwrap_or_default(), |a| {
+                    u64::try_from(a).unwrap_or(u64::MAX)
+                }),
+                host: k.host,
+            }
+        });
+        Ok(Answer::Nodes(v1::NodesReply { nodes: nodes.collect() }))
+    }
+
+    /// Changes a node's state.
+    pub async fn set_node(&self, session: &Session, r: v1::SetNodeRequest) -> Answered {
+        session.who.admin()?;
+        let state = convert::parse_node_state(&r.state)?;
+        let node = r.name;
+        let set = cat::SetNodeState {
+            node: node.clone(),
+            state,
+        };
+        self.ask(&session.who.caller, set).await?;
+        tracing::info!(node, state = r.state, "node state set");
+        self.reckon(&node).await?;
+        self.registry.wake();
+        self.list_nodes().await
+    }
+
+    /// Re-reckons what a change of a node's state means for its replicas.
+    pub async fn reckon(&self, node: &str) -> Result<(), Failure> {
+        let mut after = None;
+        loop {
+            let page = cat::ReckonNode {
+                node: node.to_owned(),
+                after,
+                limit: 1000,
+            };
+            after = self.ask(&self.service(), page).await?;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A node presents itself.
+    pub async fn join(&self, session: &Session, r: v1::JoinRequest) -> Answered {
+        let name = session.who.node()?.to_owned();
+        let invalid = |text: String| Failure::new(Code::Invalid, text);
+        check_address(&r.address).map_err(invalid)?;
+        r.pin
+            .parse::<kuroshio_service::Pin>()
+            .map_err(|e| invalid(format!("pin: {e}")))?;
+        let site = if r.site.is_empty() { DEFAULT_SITE.to_owned() } else { r.site };
+        if !cat::is_principal(&site) {
+            return Err(invalid(format!("`{}` is not a site's name", site.escape_debug())));
+        }
+        let service = self.service();
+        let known = self.ask(&service, cat::ListSites {}).await?;
+        if !known.iter().any(|s| s.name == site) {
+            let site = cat::Site {
+                name: site.clone(),
+                note: String::new(),
+            };
+            self.ask(&service, cat::PutSite { site }).await?;
+        }
+        let node = cat::Node {
+            name: name.clone(),
+            site,
+            address: r.address,
+            pin: r.pin,
+            state: NodeState::Up,
+            capacity_bytes: r.capacity_bytes,
+            free_bytes: r.free_bytes,
+            load_milli: 0,
+            heartbeat: Timestamp::now(),
+            since: Timestamp::now(),
+        };
+        self.ask(&service, cat::PutNode { node }).await?;
+        let report = cat::NodeReport {
+            node: name.clone(),
+            capacity_bytes: r.capacity_bytes,
+            free_bytes: r.free_bytes,
+            load_milli: 0,
+        };
+        // A node that was down is up again from its first report on.
+        let reports = vec![report.clone()];
+        self.ask(&service, cat::Heartbeat { reports }).await?;
+        self.registry.join(report, r.host);
+        self.registry.wake();
+        tracing::info!(node = name, peer = %session.peer, "node joined");
+        Ok(Answer::Join(v1::JoinReply {
+            grid: self.identity.name(),
+            token_key: self.identity.token_key().to_vec(),
+            heartbeat_ms: HEARTBEAT_MS,
+            receipt_key: self.master.node_key(&name),
+            grant_s: self.config.timing.grant_s,
+        }))
+    }
+
+    /// A node lives; it is answered when there is something to do, or after [`HEARTBEAT_MS`].
+    pub async fn heartbeat(&self, session: &Session, r: v1::HeartbeatRequest) -> Answered {
+        let name = session.who.node()?;
+        let Some(notify) = self.registry.heard(name, &r) else {
+            return Err(Failure::new(Code::Stale, "this service has begun anew: join again"));
+        };
+        let mut reply = self.registry.take_orders(name);
+        if reply.orders.is_empty() && reply.cancel.is_empty() {
+            // Half of the time, so that nodes are heard of twice before they may count as down.
+            let wait = Duration::from_millis(HEARTBEAT_MS);
+            let _ = tokio::time::timeout(wait, notify.notified()).await;
+            reply = self.registry.take_orders(name);
+        }
+        Ok(Answer::Heartbeat(reply))
+    }
+
+    /// Which objects of a node the catalog does not know there.
+    pub async fn inventory(&self, session: &Session, r: v1::InventoryRequest) -> Answered {
+        let name = session.who.node()?;
+        if r.objects.len() > MAX_LIST_ENTRIES as usize {
+            let text = format!("{} objects; at most {MAX_LIST_ENTRIES} are valid", r.objects.len());
+            return Err(Failure::new(Code::Invalid, text));
+        }
+        let mut unknown = Vec::new();
+        for object in r.objects {
+            let id = cat::ObjectId {
+                ino: cat::Ino(object.inode),
+                generation: cat::Generation(object.generation),
+                fragment: object.fragment,
+            };
+            match self.try_ask(&self.service(), cat::GetFragment { object: id }).await {
+                Ok(found) if found.replicas.iter().any(|r| r.node == name) => {}
+                Ok(_) => unknown.push(object),
+                Err(e) if e.kind() == cat::ErrorKind::NotFound => unknown.push(object),
+                Err(e) => return Err(convert::failure(&e)),
+            }
+        }
+        Ok(Answer::Inventory(v1::InventoryReply { unknown }))
+    }
+
+    /// A node tells how an order ended.
+    pub async fn order_done(&self, session: &Session, r: v1::OrderDoneRequest) -> Answered {
+        let name = session.who.node()?;
+        // Nobody may wait for it any more: then a later order finds what was done.
+        self.registry.end(name, r);
+        Ok(Answer::Done(v1::Done {}))
+    }
+}
+
+fn count(fragment: &cat::Fragment, state: ReplicaState) -> usize {
+    fragment.replicas.iter().filter(|r| r.state == state).count()
+}
+
+/// Nodes for `missing` new replicas, at one site if it is named: sites with the fewest copies first, then
+/// nodes with the most free space; never one that has a row of the fragment already.
+pub fn spread(
+    fragment: &cat::Fragment,
+    nodes: &[Known],
+    site: Option<&str>,
+    missing: usize,
+) -> Vec<String> {
+    let has = |name: &str| fragment.replicas.iter().any(|r| r.node == name);
+    let holds = |r: &&cat::Replica| matches!(r.state, ReplicaState::Valid | ReplicaState::Writing);
+    let mut sites = fragment
+        .replicas
+        .iter()
+        .filter(holds)
+        .filter_map(|r| nodes.iter().find(|n| n.node.name == r.node))
+        .map(|n| n.node.site.clone())
+        .collect::<Vec<_>>();
+    let mut chosen: Vec<String> = Vec::new();
+    while chosen.len() < missing {
+        let fit = nodes.iter().filter(|n| {
+            n.takes(fragment.size)
+                && !has(&n.node.name)
+                && !chosen.contains(&n.node.name)
+                && site.is_none_or(|s| s == n.node.site)
+        });
+        let best = fit.min_by_key(|n| {
+            let copies = sites.iter().filter(|s| **s == n.node.site).count();
+            (copies, u64::MAX - n.node.free_bytes, n.node.name.clone())
+        });
+        let Some(best) = best else {
+            break;
+        };
+        sites.push(best.node.site.clone());
+        chosen.push(best.node.name.clone());
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kuroshio_catalog::{Digest, Fragment, Generation, Ino, Node, ObjectId, Replica};
+
+    fn known(name: &str, site: &str, free: u64) -> Known {
+        Known {
+            node: Node {
+                name: name.into(),
+                site: site.into(),
+                address: String::new(),
+                pin: String::new(),
+                state: NodeState::Up,
+                capacity_bytes: u64::MAX,
+                free_bytes: free,
+                load_milli: 0,
+                heartbeat: Timestamp(0),
+                since: Timestamp(0),
+            },
+            live: true,
+            host: String::new(),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn replicas_spread_over_sites_then_free_space() {
+        let gib = 1 << 30;
+        let fragment = Fragment {
+            object: ObjectId {
+                ino: Ino(2),
+                generation: Generation(1),
+                fragment: 0,
+            },
+            size: 100,
+            digest: Digest([0; 32]),
+            replicas: vec![Replica {
+                node: "a1".into(),
+                state: ReplicaState::Valid,
+            }],
+        };
+        let mut nodes = vec![
+            known("a1", "a", 9 * gib),
+            known("a2", "a", 8 * gib),
+            known("b1", "b", gib),
+            known("b2", "b", 2 * gib),
+            known("b3", "b", 0),
+        ];
+        assert_eq!(spread(&fragment, &nodes, None, 3), ["b2", "a2", "b1"]);
+        assert_eq!(spread(&fragment, &nodes, Some("a"), 3), ["a2"]);
+        if let Some(n) = nodes.get_mut(3) {
+            n.node.state = NodeState::Drain;
+        }
+        assert_eq!(spread(&fragment, &nodes, None, 1), ["b1"]);
+    }
+}

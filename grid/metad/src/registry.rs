@@ -1,0 +1,329 @@
+//! What is known of the nodes right now, and the orders they work at. All of it is lost with the process and
+//! found again: nodes present themselves anew, jobs are taken over, drafts are committed by their tokens.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kuroshio_catalog::{Draft, NodeReport, ObjectId};
+use kuroshio_proto::v1;
+use tokio::sync::{Notify, oneshot};
+
+/// Drafts that are remembered; older ones are committed by their token alone.
+const MAX_DRAFTS: usize = 65_536;
+/// Orders that wait for one node.
+const MAX_QUEUE: usize = 4096;
+
+/// A node that has presented itself to this process.
+struct Live {
+    heard: Instant,
+    host: String,
+    objects: u64,
+    read_only: bool,
+    report: NodeReport,
+    /// Heard since its report was taken.
+    fresh: bool,
+    queue: VecDeque<v1::Order>,
+    cancel: Vec<u64>,
+    notify: Arc<Notify>,
+}
+
+/// An order that a node has.
+struct Flight {
+    node: String,
+    object: ObjectId,
+    job: Option<u64>,
+    bytes_done: u64,
+    since: Instant,
+    ended: Option<oneshot::Sender<v1::OrderDoneRequest>>,
+}
+
+/// How an order ends.
+pub type Ended = oneshot::Receiver<v1::OrderDoneRequest>;
+
+#[derive(Default)]
+struct State {
+    live: HashMap<String, Live>,
+    orders: HashMap<u64, Flight>,
+    drafts: HashMap<(u64, u64), (Draft, Instant)>,
+    next_order: u64,
+}
+
+/// What is known right now.
+pub struct Registry {
+    state: Mutex<State>,
+    wake: Notify,
+    started: Instant,
+    down_after: Duration,
+}
+
+/// What a person is told of a live node.
+pub struct Seen {
+    /// Time since it was heard of.
+    pub ago: Duration,
+    /// Its host's name.
+    pub host: String,
+    /// Objects that it keeps.
+    pub objects: u64,
+    /// Whether it takes nothing new, by its own word.
+    pub read_only: bool,
+}
+
+impl Registry {
+    /// Nothing is known yet.
+    pub fn new(down_after: Duration) -> Self {
+        Self {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            started: Instant::now(),
+            down_after,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something may be to be done: jobs and upkeep look now.
+    pub fn wake(&self) {
+        self.wake.notify_waiters();
+    }
+
+    /// Until somebody wakes.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// A node presents itself; orders that an earlier life of it had are given up.
+    pub fn join(&self, report: NodeReport, host: String) {
+        let mut state = self.state();
+        let name = report.node.clone();
+        state.orders.retain(|_, f| f.node != name);
+        let live = Live {
+            heard: Instant::now(),
+            host,
+            objects: 0,
+            read_only: false,
+            report,
+            fresh: true,
+            queue: VecDeque::new(),
+            cancel: Vec::new(),
+            notify: Arc::default(),
+        };
+        state.live.insert(name, live);
+    }
+
+    /// A node lives. Gives what wakes it when there is an order; `None` if it has not joined this process.
+    pub fn heard(&self, node: &str, beat: &v1::HeartbeatRequest) -> Option<Arc<Notify>> {
+        let mut state = self.state();
+        for progress in &beat.orders {
+            if let Some(flight) = state.orders.get_mut(&progress.order)
+                && flight.node == node
+            {
+                flight.bytes_done = progress.bytes_done;
+            }
+        }
+        let live = state.live.get_mut(node)?;
+        live.heard = Instant::now();
+        live.fresh = true;
+        live.objects = beat.objects;
+        live.read_only = beat.read_only;
+        live.report = NodeReport {
+            node: node.to_owned(),
+            capacity_bytes: beat.capacity_bytes,
+            free_bytes: beat.free_bytes,
+            load_milli: beat.load_milli,
+        };
+        Some(live.notify.clone())
+    }
+
+    /// What a node shall do now.
+    pub fn take_orders(&self, node: &str) -> v1::HeartbeatReply {
+        let mut state = self.state();
+        let Some(live) = state.live.get_mut(node) else {
+            return v1::HeartbeatReply::default();
+        };
+        live.heard = Instant::now();
+        v1::HeartbeatReply {
+            orders: live.queue.drain(..).collect(),
+            cancel: std::mem::take(&mut live.cancel),
+        }
+    }
+
+    /// Whether a node is there. One that has not presented itself yet is, for a while after the start.
+    pub fn is_live(&self, node: &str) -> bool {
+        match self.state().live.get(node) {
+            Some(live) => live.heard.elapsed() < self.down_after,
+            None => self.started.elapsed() < self.down_after,
+        }
+    }
+
+    /// What is known of a node.
+    pub fn seen(&self, node: &str) -> Option<Seen> {
+        self.state().live.get(node).map(|l| Seen {
+            ago: l.heard.elapsed(),
+            host: l.host.clone(),
+            objects: l.objects,
+            read_only: l.read_only,
+        })
+    }
+
+    /// What nodes have said since this was asked last.
+    pub fn reports(&self) -> Vec<NodeReport> {
+        let mut state = self.state();
+        let nodes = state.live.values_mut();
+        let fresh = nodes.filter_map(|l| std::mem::take(&mut l.fresh).then(|| l.report.clone()));
+        fresh.collect()
+    }
+
+    /// Gives an order to a node; `None` if it is not there or has too many.
+    pub fn order(&self, node: &str, job: Option<u64>, mut order: v1::Order) -> Option<(u64, Ended)> {
+        let mut state = self.state();
+        state.next_order += 1;
+        let number = state.next_order;
+        order.order = number;
+        let object = object_of(&order);
+        let live = state.live.get_mut(node)?;
+        if live.heard.elapsed() >= self.down_after || live.queue.len() >= MAX_QUEUE {
+            return None;
+        }
+        live.queue.push_back(order);
+        live.notify.notify_one();
+        let (ended, ends) = oneshot::channel();
+        let flight = Flight {
+            node: node.to_owned(),
+            object,
+            job,
+            bytes_done: 0,
+            since: Instant::now(),
+            ended: Some(ended),
+        };
+        state.orders.insert(number, flight);
+        Some((number, ends))
+    }
+
+    /// Whether a node works at an object, by an order younger than `limit`.
+    pub fn is_ordered(&self, node: &str, object: ObjectId, limit: Duration) -> bool {
+        let state = self.state();
+        let mut flights = state.orders.values();
+        flights.any(|f| f.node == node && f.object == object && f.since.elapsed() < limit)
+    }
+
+    /// Tells a node to stop working at an order, and forgets it.
+    pub fn cancel(&self, number: u64) {
+        let mut state = self.state();
+        let Some(flight) = state.orders.remove(&number) else {
+            return;
+        };
+        if let Some(live) = state.live.get_mut(&flight.node) {
+            let queued = live.queue.len();
+            live.queue.retain(|o| o.order != number);
+            if live.queue.len() == queued {
+                live.cancel.push(number);
+                live.notify.notify_one();
+            }
+        }
+    }
+
+    /// A node tells how an order ended; whoever waits for it hears.
+    pub fn end(&self, node: &str, done: v1::OrderDoneRequest) -> bool {
+        let flight = {
+            let mut state = self.state();
+            match state.orders.get(&done.order) {
+                Some(flight) if flight.node == node => state.orders.remove(&done.order),
+                _ => None,
+            }
+        };
+        let told = flight.and_then(|f| f.ended).map(|tx| tx.send(done));
+        matches!(told, Some(Ok(())))
+    }
+
+    /// Orders under way.
+    pub fn orders(&self) -> usize {
+        self.state().orders.len()
+    }
+
+    /// Payload bytes that a job's order has moved.
+    pub fn progress(&self, job: u64) -> u64 {
+        let state = self.state();
+        let flights = state.orders.values().filter(|f| f.job == Some(job));
+        flights.map(|f| f.bytes_done).max().unwrap_or_default()
+    }
+
+    /// Remembers a draft until its commit.
+    pub fn keep_draft(&self, draft: Draft) {
+        let mut state = self.state();
+        if state.drafts.len() < MAX_DRAFTS {
+            let key = (draft.ino.0, draft.generation.0);
+            state.drafts.insert(key, (draft, Instant::now()));
+        }
+    }
+
+    /// The draft of a content, for its commit.
+    pub fn take_draft(&self, inode: u64, generation: u64) -> Option<Draft> {
+        self.state().drafts.remove(&(inode, generation)).map(|(d, _)| d)
+    }
+
+    /// Drafts that nobody committed in time.
+    pub fn old_drafts(&self, age: Duration) -> Vec<Draft> {
+        let mut state = self.state();
+        let old = state.drafts.extract_if(|_, (_, since)| since.elapsed() > age);
+        old.map(|(_, (draft, _))| draft).collect()
+    }
+}
+
+fn object_of(order: &v1::Order) -> ObjectId {
+    ObjectId {
+        ino: kuroshio_catalog::Ino(order.inode),
+        generation: kuroshio_catalog::Generation(order.generation),
+        fragment: order.fragment,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(node: &str) -> NodeReport {
+        NodeReport {
+            node: node.into(),
+            capacity_bytes: 1,
+            free_bytes: 1,
+            load_milli: 0,
+        }
+    }
+
+    #[test]
+    fn orders_go_to_their_node_and_end_once() {
+        let registry = Registry::new(Duration::from_secs(60));
+        assert!(registry.order("n1", None, v1::Order::default()).is_none());
+        registry.join(report("n1"), String::new());
+        registry.join(report("n2"), String::new());
+        let (number, mut ends) = registry.order("n1", Some(7), v1::Order::default()).expect("taken");
+        assert!(registry.take_orders("n2").orders.is_empty());
+        assert_eq!(registry.take_orders("n1").orders.len(), 1);
+        let done = v1::OrderDoneRequest {
+            order: number,
+            ok: true,
+            ..Default::default()
+        };
+        assert!(!registry.end("n2", done.clone()), "another node cannot end it");
+        assert!(registry.end("n1", done.clone()));
+        assert!(ends.try_recv().expect("told").ok);
+        assert!(!registry.end("n1", done));
+    }
+
+    #[test]
+    fn a_cancelled_order_is_taken_back_or_called_off() {
+        let registry = Registry::new(Duration::from_secs(60));
+        registry.join(report("n1"), String::new());
+        let (first, _ends) = registry.order("n1", None, v1::Order::default()).expect("taken");
+        registry.cancel(first);
+        let reply = registry.take_orders("n1");
+        assert!(reply.orders.is_empty() && reply.cancel.is_empty());
+        let (second, _ends) = registry.order("n1", None, v1::Order::default()).expect("taken");
+        assert_eq!(registry.take_orders("n1").orders.len(), 1);
+        registry.cancel(second);
+        assert_eq!(registry.take_orders("n1").cancel, [second]);
+    }
+}

@@ -1,0 +1,292 @@
+//! What goes on without being asked: heartbeats into the catalog, nodes that go and come back, repair up to
+//! the wanted number of replicas, removal, drain, forgotten drafts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kuroshio_catalog as cat;
+use kuroshio_catalog::{CopyRule, JobKind, JobState, NodeState, ReplicaState, Timestamp};
+use kuroshio_proto::v1;
+use tokio::sync::watch;
+
+use crate::node::{Known, spread};
+use crate::server::Inner;
+
+/// How often upkeep looks.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Turns between two records of heartbeats: a record is a durable write.
+const RECORD_TURNS: u64 = 4;
+/// Turns between two looks for dead contents.
+const REAP_TURNS: u64 = 2;
+/// How long this service's rights to read stand if it does not look again, milliseconds.
+const HOLD_MS: u64 = 15_000;
+/// Rows that are looked at in one turn.
+const PAGE: u32 = 256;
+/// An order to remove that was not answered for so long is given again.
+const REMOVE_LIMIT: Duration = Duration::from_secs(20);
+/// Ended jobs are kept for so long: a week, in nanoseconds.
+const KEEP_JOBS_NS: i64 = 7 * 24 * 3600 * 1_000_000_000;
+/// Turns between two looks for ended jobs: ten minutes.
+const PRUNE_TURNS: u64 = 1200;
+
+/// Looks until `stop` says so.
+pub async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
+    let mut turn = 0u64;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = inner.registry.woken() => {}
+            _ = stop.changed() => return,
+        }
+        turn += 1;
+        if let Err(e) = look(&inner, turn).await {
+            tracing::warn!("upkeep: {e}");
+        }
+    }
+}
+
+async fn look(inner: &Arc<Inner>, turn: u64) -> Result<(), v1::Failure> {
+    let service = inner.service();
+    let nodes = inner.nodes().await?;
+    let returned = nodes.iter().any(|n| n.node.state == NodeState::Down && n.live);
+    if turn.is_multiple_of(RECORD_TURNS) || returned {
+        let reports = inner.registry.reports();
+        if !reports.is_empty() {
+            inner.ask(&service, cat::Heartbeat { reports }).await?;
+        }
+    }
+    for node in &nodes {
+        watch_node(inner, node).await?;
+    }
+    for node in nodes.iter().filter(|n| n.live) {
+        clear(inner, node).await?;
+    }
+    repair(inner, &nodes).await?;
+    if turn.is_multiple_of(REAP_TURNS) {
+        let reap = cat::Reap {
+            limit: PAGE,
+            ttl_ms: HOLD_MS,
+        };
+        inner.ask(&service, reap).await?;
+    }
+    for draft in inner.registry.old_drafts(Duration::from_secs(inner.config.timing.grant_s)) {
+        inner.ask(&service, cat::Release { handle: draft.handle }).await?;
+    }
+    if turn.is_multiple_of(PRUNE_TURNS) {
+        let prune = cat::PruneJobs {
+            before: Timestamp(Timestamp::now().0.saturating_sub(KEEP_JOBS_NS)),
+            limit: PAGE,
+        };
+        inner.ask(&service, prune).await?;
+    }
+    Ok(())
+}
+
+/// A silent node is down, and lost after a while: its replicas are then made anew.
+async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure> {
+    if known.live {
+        return Ok(());
+    }
+    let node = &known.node;
+    let silent_ns = Timestamp::now().0.saturating_sub(node.heartbeat.0.max(0));
+    let lost_after_ns = i64::try_from(inner.config.timing.lost_after_s)
+        .unwrap_or(i64::MAX)
+        .saturating_mul(1_000_000_000);
+    let state = match node.state {
+        NodeState::Lost => return Ok(()),
+        _ if silent_ns > lost_after_ns => NodeState::Lost,
+        NodeState::Up => NodeState::Down,
+        // Drained and read-only nodes stay so when they come back.
+        NodeState::Down | NodeState::Drain | NodeState::ReadOnly => return Ok(()),
+    };
+    let set = cat::SetNodeState {
+        node: node.name.clone(),
+        state,
+    };
+    inner.ask(&inner.service(), set).await?;
+    tracing::warn!(node = node.name, state = crate::convert::node_state(state), "node does not answer");
+    inner.reckon(&node.name).await
+}
+
+/// Replicas of a live node that are to go, or that came back with it.
+async fn clear(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure> {
+    let name = &known.node.name;
+    for state in [ReplicaState::Removing, ReplicaState::Stale, ReplicaState::Lost] {
+        for replica in replicas(inner, name, state).await? {
+            if inner.registry.is_ordered(name, replica.object, REMOVE_LIMIT) {
+                continue;
+            }
+            match state {
+                ReplicaState::Lost => check_returned(inner, name, &replica),
+                _ => order_removal(inner, name, replica.object),
+            }
+        }
+    }
+    if known.node.state == NodeState::Drain {
+        for replica in replicas(inner, name, ReplicaState::Valid).await? {
+            let remove = cat::RemoveReplica {
+                object: replica.object,
+                node: name.clone(),
+                below: false,
+            };
+            // Refused as long as there are not enough elsewhere; repair makes them.
+            let _ = inner.ask(&inner.service(), remove).await;
+        }
+    }
+    Ok(())
+}
+
+async fn replicas(
+    inner: &Inner,
+    node: &str,
+    state: ReplicaState,
+) -> Result<Vec<cat::NodeReplica>, v1::Failure> {
+    let list = cat::ListNodeReplicas {
+        node: node.to_owned(),
+        state: Some(state),
+        after: None,
+        limit: PAGE,
+    };
+    inner.ask(&inner.service(), list).await
+}
+
+/// Orders the bytes removed; the row goes when the node says that they are gone.
+fn order_removal(inner: &Arc<Inner>, node: &str, object: cat::ObjectId) {
+    let order = order_for(object, v1::order::What::Remove(true));
+    let Some((_, ended)) = inner.registry.order(node, None, order) else {
+        return;
+    };
+    let (inner, node) = (inner.clone(), node.to_owned());
+    tokio::spawn(async move {
+        match ended.await {
+            Ok(done) if done.ok => {
+                let drop = cat::DropReplica { object, node };
+                if let Err(e) = inner.try_ask(&inner.service(), drop).await {
+                    tracing::debug!(%object, "the row stays: {e}");
+                }
+            }
+            Ok(done) => tracing::warn!(%object, node, "cannot remove: {}", done.text),
+            Err(_) => {}
+        }
+    });
+}
+
+/// A node that was lost is back: what it still has is verified and counts again.
+fn check_returned(inner: &Arc<Inner>, node: &str, replica: &cat::NodeReplica) {
+    let object = replica.object;
+    let pull = v1::Pull {
+        size_bytes: replica.size,
+        digest: replica.digest.0.to_vec(),
+        ..v1::Pull::default()
+    };
+    let order = order_for(object, v1::order::What::Pull(pull));
+    let Some((_, ended)) = inner.registry.order(node, None, order) else {
+        return;
+    };
+    let (inner, node, digest) = (inner.clone(), node.to_owned(), replica.digest);
+    tokio::spawn(async move {
+        let Ok(done) = ended.await else {
+            return;
+        };
+        let changed = if done.ok {
+            let valid = cat::SetReplica {
+                object,
+                node: node.clone(),
+                state: ReplicaState::Valid,
+                digest: Some(digest),
+            };
+            inner.try_ask(&inner.service(), valid).await
+        } else {
+            let drop = cat::DropReplica {
+                object,
+                node: node.clone(),
+            };
+            inner.try_ask(&inner.service(), drop).await
+        };
+        if let Err(e) = changed {
+            tracing::debug!(%object, node, "a replica that came back: {e}");
+        }
+    });
+}
+
+fn order_for(object: cat::ObjectId, what: v1::order::What) -> v1::Order {
+    v1::Order {
+        order: 0,
+        inode: object.ino.0,
+        generation: object.generation.0,
+        fragment: object.fragment,
+        what: Some(what),
+    }
+}
+
+/// Jobs for what has fewer replicas than it should.
+async fn repair(inner: &Arc<Inner>, nodes: &[Known]) -> Result<(), v1::Failure> {
+    let service = inner.service();
+    let list = cat::ListOffCopies {
+        balance: cat::CopyBalance::Short,
+        after: None,
+        limit: PAGE,
+    };
+    let mut jobs = Vec::new();
+    for off in inner.ask(&service, list).await? {
+        if has_open_job(inner, off.fragment.object).await? {
+            continue;
+        }
+        let under_way = off.fragment.replicas.iter().filter(|r| r.state == ReplicaState::Writing);
+        let missing = (off.missing as usize).saturating_sub(under_way.count());
+        for destination in wanted_at(&off, nodes, missing) {
+            jobs.push(cat::NewJob {
+                kind: JobKind::Replicate,
+                object: off.fragment.object,
+                source: None,
+                destination: Some(destination),
+                priority: 0,
+            });
+        }
+    }
+    if !jobs.is_empty() {
+        let made = inner.ask(&service, cat::AddJobs { jobs }).await?;
+        tracing::info!(jobs = made.len(), "repair begins");
+        inner.registry.wake();
+    }
+    Ok(())
+}
+
+/// Where the missing replicas of a fragment go by its rule.
+fn wanted_at(off: &cat::OffCopies, nodes: &[Known], missing: usize) -> Vec<String> {
+    match &off.rule {
+        CopyRule::Count(_) => spread(&off.fragment, nodes, None, missing),
+        CopyRule::PerSite(rule) => {
+            let at = |site: &str| {
+                let held = off.fragment.replicas.iter().filter(|r| {
+                    matches!(r.state, ReplicaState::Valid | ReplicaState::Writing)
+                        && nodes.iter().any(|n| n.node.name == r.node && n.node.site == site)
+                });
+                held.count()
+            };
+            let each = rule.iter().flat_map(|(site, n)| {
+                let short = (*n as usize).saturating_sub(at(site));
+                spread(&off.fragment, nodes, Some(site), short)
+            });
+            each.collect()
+        }
+    }
+}
+
+async fn has_open_job(inner: &Inner, object: cat::ObjectId) -> Result<bool, v1::Failure> {
+    for state in [JobState::Queued, JobState::Running] {
+        let list = cat::ListJobs {
+            filter: cat::JobFilter {
+                state: Some(state),
+                ino: Some(object.ino),
+            },
+            after: None,
+            limit: PAGE,
+        };
+        let jobs = inner.ask(&inner.service(), list).await?;
+        if jobs.iter().any(|j| j.what.object == object) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,100 @@
+//! `node.toml`: how a node runs. Its ticket, a secret, is beside it in `node.ticket`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use kuroshio_service::{ServiceError, Ticket, check_address, private};
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "node.toml";
+const TICKET: &str = "node.ticket";
+/// Largest file that is read, bytes.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
+
+/// How a node runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Site that it belongs to; empty is the grid's default.
+    #[serde(default)]
+    pub site: String,
+    /// Where its data service listens; port 0 is any free one at the first start and the same one afterwards.
+    pub listen: SocketAddr,
+    /// The address that others dial; none is where it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
+    /// Most bytes the spool may hold; none is what its file system has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+}
+
+impl NodeConfig {
+    fn check(&self) -> Result<(), ServiceError> {
+        if let Some(address) = &self.advertise {
+            check_address(address).map_err(|e| ServiceError::Invalid(format!("advertise: {e}")))
+        } else if self.listen.ip().is_unspecified() {
+            Err(ServiceError::Invalid(format!(
+                "listen = \"{}\": name the address that others dial with advertise = \"HOST:PORT\"",
+                self.listen
+            )))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Path of the file in a node's folder.
+    pub fn path(dir: &Path) -> PathBuf {
+        dir.join(FILE)
+    }
+
+    /// Reads configuration and ticket in `dir`.
+    ///
+    /// # Errors
+    /// They are missing or not valid; the text says where.
+    pub fn load(dir: &Path) -> Result<(Self, Ticket), ServiceError> {
+        let path = Self::path(dir);
+        let Some(bytes) = private::read(&path, MAX_FILE_BYTES)? else {
+            return Err(ServiceError::Invalid(format!(
+                "{}: there is no node in this folder; `kuroshio join --dir DIR < TICKET` makes one",
+                path.display()
+            )));
+        };
+        let invalid = |text: &str| ServiceError::Invalid(format!("{}: {text}", path.display()));
+        let text = String::from_utf8(bytes).map_err(|_| invalid("not UTF-8"))?;
+        let config = toml::from_str::<Self>(&text).map_err(|e| invalid(&e.to_string()))?;
+        config.check().map_err(|e| invalid(&e.to_string()))?;
+        let path = dir.join(TICKET);
+        let ticket = private::read(&path, MAX_FILE_BYTES)?.and_then(|b| String::from_utf8(b).ok());
+        let Some(ticket) = ticket else {
+            return Err(ServiceError::Invalid(format!("{}: no ticket", path.display())));
+        };
+        Ok((config, ticket.trim().parse()?))
+    }
+
+    /// Writes configuration and ticket into `dir`, durably.
+    ///
+    /// # Errors
+    /// It is not valid, or cannot be written.
+    pub fn save(&self, dir: &Path, ticket: &Ticket) -> Result<(), ServiceError> {
+        self.check()?;
+        private::write(&dir.join(TICKET), format!("{}\n", ticket.to_line()).as_bytes())?;
+        let advertise = match &self.advertise {
+            Some(address) => format!("advertise = \"{address}\""),
+            None => "# advertise = \"host.example:7422\"".to_owned(),
+        };
+        let capacity = match self.capacity_bytes {
+            Some(bytes) => format!("capacity_bytes = {bytes}"),
+            None => "# capacity_bytes = 1099511627776".to_owned(),
+        };
+        let text = format!(
+            "# A node of a grid. Its ticket (a secret) is in {TICKET}, its key in key.der, its objects in spool/.\n\n\
+             # Site that it belongs to; empty is the grid's default.\nsite = \"{}\"\n\
+             # Where its data service listens; port 0 is any free one at the first start and the same one \
+             afterwards.\nlisten = \"{}\"\n\
+             # The address that others dial, if it is another one.\n{advertise}\n\
+             # Most bytes the spool may hold, if it is not all that its file system has.\n{capacity}\n",
+            self.site, self.listen
+        );
+        private::write(&Self::path(dir), text.as_bytes())
+    }
+}

@@ -1,0 +1,212 @@
+//! The node's side of the control plane: joins, tells that it lives, takes orders.
+//!
+//! ```text
+//!   away ──connect, join──> joined ──heartbeat ─> orders ─> threads ─> order_done ──┐
+//!     ^────────── connection lost, service began anew ─────────────────<────────────┘
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use kuroshio_client::v1::{self, order::What};
+use kuroshio_client::{Cancel, ClientError, Grid, host_name};
+use kuroshio_proto::objects_audience;
+use kuroshio_service::{Ticket, Verifier};
+use kuroshio_store::{Mode, ObjectId, StoreError};
+
+use crate::{inventory, pull};
+use crate::server::{Joined, Shared};
+
+/// Pause before the first attempt to connect again; doubled up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts.
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// Pulls at once.
+const PULLS: usize = 4;
+
+/// What this node says of itself.
+pub struct Me {
+    pub ticket: Ticket,
+    pub site: String,
+    pub address: String,
+    pub pin: String,
+}
+
+type Running = Arc<Mutex<HashMap<u64, Cancel>>>;
+
+/// Joins and serves until the node stops.
+pub fn run(shared: &Arc<Shared>, me: &Me) {
+    let mut pause = FIRST_PAUSE;
+    while !shared.is_stopping() {
+        match session(shared, me) {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(e) => {
+                tracing::warn!("metadata service: {e}; trying again");
+                thread::sleep(pause);
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+        }
+    }
+}
+
+/// One life of the connection; `Ok` when it is to be opened again at once.
+fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
+    let grid = Arc::new(Grid::connect(&me.ticket)?);
+    let (capacity, free) = space(shared);
+    let reply = grid.join(v1::JoinRequest {
+        site: me.site.clone(),
+        address: me.address.clone(),
+        pin: me.pin.clone(),
+        capacity_bytes: capacity,
+        free_bytes: free,
+        host: host_name(),
+    })?;
+    let joined = Joined {
+        verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),
+        receipt_key: reply.receipt_key,
+    };
+    // Key and name of a grid never change; a second life of the service gives the same.
+    let _ = shared.joined.set(joined);
+    tracing::info!(grid = me.ticket.address(), "joined");
+    let running = Running::default();
+    thread::scope(|scope| {
+        let (orders, waiting) = mpsc::channel::<v1::Order>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..PULLS {
+            let (grid, running, waiting) = (grid.clone(), running.clone(), waiting.clone());
+            scope.spawn(move || work(shared, &grid, &running, &waiting));
+        }
+        let (over, is_over) = mpsc::channel::<()>();
+        let grant = Duration::from_secs(reply.grant_s);
+        let looker = grid.clone();
+        scope.spawn(move || inventory::run(shared, &looker, grant, &is_over));
+        let ended = beat(shared, &grid, &running, &orders);
+        drop(over);
+        // The queue's end ends the workers; what they work at is called off.
+        drop(orders);
+        for cancel in lock(&running).values() {
+            cancel.stop();
+        }
+        ended
+    })
+}
+
+fn lock(running: &Running) -> std::sync::MutexGuard<'_, HashMap<u64, Cancel>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Heartbeats until the service is away or the node stops.
+fn beat(
+    shared: &Shared,
+    grid: &Grid,
+    running: &Running,
+    orders: &mpsc::Sender<v1::Order>,
+) -> Result<(), ClientError> {
+    while !shared.is_stopping() {
+        let (capacity_bytes, free_bytes) = space(shared);
+        let progress = lock(running)
+            .iter()
+            .map(|(order, cancel)| v1::OrderProgress {
+                order: *order,
+                bytes_done: cancel.bytes(),
+            })
+            .collect();
+        let state = v1::HeartbeatRequest {
+            capacity_bytes,
+            free_bytes,
+            load_milli: load_milli(),
+            objects: shared.store.status().map_or(0, |s| s.objects),
+            orders: progress,
+            read_only: shared.store.mode() != Mode::Normal,
+        };
+        let reply = match grid.heartbeat(state) {
+            Ok(reply) => reply,
+            Err(e) if e.code() == Some(v1::Code::Stale) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        for order in reply.cancel {
+            if let Some(cancel) = lock(running).get(&order) {
+                cancel.stop();
+            }
+        }
+        for order in reply.orders {
+            lock(running).insert(order.order, Cancel::default());
+            // The workers live as long as this queue.
+            let _ = orders.send(order);
+        }
+    }
+    Ok(())
+}
+
+/// Capacity and free bytes of the spool.
+fn space(shared: &Shared) -> (u64, u64) {
+    let status = shared.store.status();
+    status.map_or((0, 0), |s| (s.capacity_bytes, s.free_bytes))
+}
+
+/// Load average of one minute, thousandths.
+fn load_milli() -> u32 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = text.split(' ').next().and_then(|l| l.parse::<f64>().ok());
+    load.map_or(0, |l| (l * 1000.0) as u32)
+}
+
+fn work(shared: &Shared, grid: &Grid, running: &Running, waiting: &Mutex<mpsc::Receiver<v1::Order>>) {
+    loop {
+        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(order) = next else {
+            return;
+        };
+        let cancel = lock(running).get(&order.order).cloned().unwrap_or_default();
+        let done = carry_out(shared, &order, &cancel);
+        lock(running).remove(&order.order);
+        if !done.ok {
+            tracing::warn!(order = order.order, "order failed: {}", done.text);
+        }
+        if let Err(e) = grid.order_done(done) {
+            tracing::warn!(order = order.order, "cannot tell that the order ended: {e}");
+        }
+    }
+}
+
+fn carry_out(shared: &Shared, order: &v1::Order, cancel: &Cancel) -> v1::OrderDoneRequest {
+    let mut done = v1::OrderDoneRequest {
+        order: order.order,
+        inode: order.inode,
+        generation: order.generation,
+        fragment: order.fragment,
+        ..v1::OrderDoneRequest::default()
+    };
+    let result = object_id(order.inode, order.generation, order.fragment).and_then(|id| match &order.what {
+        Some(What::Pull(wanted)) => pull::run(shared, id, wanted, cancel),
+        Some(What::Remove(_)) => {
+            done.removed = true;
+            match shared.store.delete(id) {
+                Ok(()) | Err(StoreError::NotFound(_)) => Ok(()),
+                Err(e) => Err(e.to_string()),
+            }
+        }
+        None => Err("an order that this node does not know".into()),
+    });
+    match result {
+        Ok(()) => {
+            done.ok = true;
+            done.bytes = cancel.bytes();
+        }
+        Err(why) => done.text = why,
+    }
+    done
+}
+
+/// The spool's name of an object.
+pub fn object_id(inode: u64, generation: u64, fragment: u32) -> Result<ObjectId, String> {
+    let generation = u32::try_from(generation)
+        .map_err(|_| format!("generation {generation} is beyond what a spool can name ({})", u32::MAX))?;
+    Ok(ObjectId {
+        inode,
+        generation,
+        fragment,
+    })
+}

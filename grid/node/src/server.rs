@@ -1,0 +1,179 @@
+//! A running node.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kuroshio_client::ClientError;
+use kuroshio_service::{Identity, ServiceError, Ticket, Verifier, door};
+use kuroshio_store::{Limits, Store, StoreError};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::config::NodeConfig;
+use crate::control;
+use crate::data::Data;
+
+/// Threads of the data service; reading and writing the spool has its own.
+const THREADS: usize = 2;
+/// Longest wait for requests to end when the node stops, seconds.
+const STOP_LIMIT_S: u64 = 5;
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Identity, TLS, configuration or the network.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// The spool.
+    #[error("spool: {0}")]
+    Store(#[from] StoreError),
+    /// The metadata service.
+    #[error("metadata service: {0}")]
+    Client(#[from] ClientError),
+    /// Threads.
+    #[error("{0}")]
+    Thread(String),
+}
+
+/// What the grid has told this node when it joined.
+pub struct Joined {
+    /// Checks the grid's tokens.
+    pub verifier: Verifier,
+    /// For receipts.
+    pub receipt_key: Vec<u8>,
+}
+
+/// What the threads of a node share.
+pub struct Shared {
+    pub store: Store,
+    pub stop: AtomicBool,
+    /// Set when the node has joined once; requests before that are refused.
+    pub joined: OnceLock<Joined>,
+}
+
+impl Shared {
+    /// Whether the node is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A node that runs until it is stopped or dropped.
+pub struct Node {
+    runtime: Option<Runtime>,
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    control: Option<JoinHandle<()>>,
+    address: SocketAddr,
+}
+
+impl Node {
+    /// Starts the node of `dir`. It serves once it has joined; it goes on trying to join when the metadata
+    /// service is away.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub fn start(dir: &Path) -> Result<Self, NodeError> {
+        let (config, ticket) = NodeConfig::load(dir)?;
+        let identity = Identity::open(dir)?;
+        let limits = Limits {
+            capacity_bytes: config.capacity_bytes,
+            ..Limits::default()
+        };
+        let store = Store::open(&dir.join("spool"), limits)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("node")
+            .enable_all()
+            .build()
+            .map_err(|e| NodeError::Thread(format!("cannot start threads: {e}")))?;
+        let shared = Arc::new(Shared {
+            store,
+            stop: AtomicBool::new(false),
+            joined: OnceLock::new(),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let address = {
+            let _in_runtime = runtime.enter();
+            let data = Arc::new(Data::new(shared.clone()));
+            let listen = listen_address(&config, &identity)?;
+            door::open(&identity, &[door::ALPN_HTTP], listen, data, stopped)?
+        };
+        let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
+        identity.keep_address(&advertised)?;
+        let control = start_control(&shared, ticket, &config, &advertised, &identity)?;
+        tracing::info!(%address, "node runs");
+        Ok(Self {
+            runtime: Some(runtime),
+            shared,
+            stop,
+            control: Some(control),
+            address,
+        })
+    }
+
+    /// Where its data service listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops it: what was acknowledged is durable already.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        let Some(runtime) = self.runtime.take() else {
+            return;
+        };
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let _ = self.stop.send(true);
+        runtime.shutdown_timeout(Duration::from_secs(STOP_LIMIT_S));
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn start_control(
+    shared: &Arc<Shared>,
+    ticket: Ticket,
+    config: &NodeConfig,
+    advertised: &str,
+    identity: &Identity,
+) -> Result<JoinHandle<()>, NodeError> {
+    let me = control::Me {
+        ticket,
+        site: config.site.clone(),
+        address: advertised.to_owned(),
+        pin: identity.pin().to_string(),
+    };
+    let shared = shared.clone();
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || control::run(&shared, &me))
+        .map_err(|e| NodeError::Thread(format!("cannot start a thread: {e}")))
+}
+
+/// The configured address, with the port that an earlier start has found.
+fn listen_address(config: &NodeConfig, identity: &Identity) -> Result<SocketAddr, ServiceError> {
+    let mut listen = config.listen;
+    if listen.port() == 0
+        && let Some(kept) = identity.address()?
+        && let Some((_, port)) = kept.rsplit_once(':')
+        && let Ok(port) = port.parse()
+    {
+        listen.set_port(port);
+    }
+    Ok(listen)
+}

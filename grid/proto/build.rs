@@ -1,0 +1,14 @@
+//! Compiles the schema in `proto/` with protox: no protoc is needed.
+
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    let file = root.join("kuroshio/grid/v1/grid.proto");
+    println!("cargo::rerun-if-changed={}", file.display());
+    let set = protox::compile([&file], [&root])?;
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .compile_fds(set)?;
+    Ok(())
+}
