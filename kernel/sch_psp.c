@@ -17,9 +17,10 @@
 #include <linux/if_vlan.h>
 #include <linux/module.h>
 #include <linux/tcp.h>
+#include <linux/version.h>
 #include <net/netlink.h>
 #include <net/tcp.h>
-#if __has_include("net/gso.h")
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
 #include <net/gso.h>
 #endif
 #include "sch_psp.h"
