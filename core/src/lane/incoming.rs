@@ -4,6 +4,9 @@
 //! that packet's delay + margin; lowered by at most [`LOWER_NS_PER_S`] while the largest delay of the last [`PEAK_SECONDS`] would
 //! allow for less. What took more than `skew_max` above the fastest lane's least delay does not count. It stays within `hold_max` of the fastest lane's least delay.
 //!
+//! A probe counts as a full packet would: with its serialisation at the lane's capacity and the sender's smoothing added, so that the first
+//! full packet of a slow lane is not late.
+//!
 //! **Missing**: number `n` is missing when every lane in use has delivered a number above it (or a probe that says that
 //! such were sent) and it is not here. Where a lane was seen to reorder, its spread of delay is waited for besides.
 
@@ -33,6 +36,8 @@ const PEAK_SECONDS: usize = 10;
 pub const LOWER_NS_PER_S: i64 = 1_000_000;
 const SECOND_NS: i64 = 1_000_000_000;
 
+/// Frame of a full packet on most paths.
+const FULL_FRAME_BYTES: u64 = 1_518;
 /// Times that a missing number is asked for.
 const ASKS_MAX: u8 = 3;
 
@@ -46,6 +51,8 @@ struct LaneIn {
     reorders: bool,
     trend: Trend,
     started_ns: Option<i64>,
+    /// What a full packet may take longer than a probe: its serialisation and the wait that does not move its stamp.
+    full_ns: i64,
     spread: Option<(i64, i64)>,
     before: Option<(i64, i64)>,
 }
@@ -124,12 +131,16 @@ fn ns(time: PicoTime) -> i64 {
 impl<T> Incoming<T> {
     pub fn new(config: &BundleConfig) -> Self {
         let (margin_ns, hold_ns) = (config.margin.as_ns() as i64, config.hold_max.as_ns() as i64);
+        let lanes = config.lanes.iter().map(|lane| LaneIn {
+            full_ns: (lane.capacity.time_for(FULL_FRAME_BYTES) + config.smoothing).as_ns() as i64,
+            ..LaneIn::default()
+        });
         Incoming {
             repair: config.repair,
             margin_ns,
             hold_ns,
             skew_ns: config.skew_max.as_ns() as i64,
-            lanes: config.lanes.iter().map(|_| LaneIn::default()).collect(),
+            lanes: lanes.collect(),
             in_use: u16::MAX,
             in_use_ns: 0,
             clock: StampClock::default(),
@@ -165,7 +176,7 @@ impl<T> Incoming<T> {
     }
 
     /// A stamped datagram: how long it took. `None` for a stamp that cannot be.
-    fn note_stamp(&mut self, now_ns: i64, index: usize, stamp_ns: u64) -> Option<i64> {
+    fn note_stamp(&mut self, now_ns: i64, index: usize, stamp_ns: u64, probe: bool) -> Option<i64> {
         let stamp = i64::try_from(stamp_ns).ok().filter(|s| *s < i64::MAX / 8)?;
         self.clock.start(stamp, now_ns);
         let delay = self.clock.delay(stamp, now_ns);
@@ -191,7 +202,15 @@ impl<T> Incoming<T> {
         }
         // A lane that is not used yet counts, so that its first packet is not late.
         if delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
-            self.note_peak(now_ns, delay);
+            let full_ns = self.lanes.get(index).map_or(0, |lane| lane.full_ns);
+            self.note_peak(
+                now_ns,
+                if probe {
+                    delay.saturating_add(full_ns)
+                } else {
+                    delay
+                },
+            );
         }
         Some(delay)
     }
@@ -251,7 +270,7 @@ impl<T> Incoming<T> {
         let delay = if again {
             i64::try_from(stamp_ns).ok().map(|s| self.clock.delay(s, now_ns))
         } else {
-            self.note_stamp(now_ns, lane, stamp_ns)
+            self.note_stamp(now_ns, lane, stamp_ns, false)
         };
         let (Some(delay), true) = (delay, number < NUMBER_END) else {
             self.counters.invalid += 1;
@@ -281,7 +300,7 @@ impl<T> Incoming<T> {
     /// A probe has arrived: all numbers below `next` were sent before it.
     pub fn handle_probe(&mut self, now: PicoTime, lane: usize, sent_ns: u64, next: u64, in_use: u16) {
         let now_ns = ns(now);
-        if self.note_stamp(now_ns, lane, sent_ns).is_none() || next > NUMBER_END {
+        if self.note_stamp(now_ns, lane, sent_ns, true).is_none() || next > NUMBER_END {
             self.counters.invalid += 1;
             return;
         }
