@@ -10,6 +10,7 @@ mod local;
 mod output;
 mod place;
 mod progress;
+mod rail;
 mod signal;
 mod verb;
 
@@ -47,6 +48,10 @@ enum Verb {
     Probe(Box<verb::probe::Args>),
     /// Send and receive test traffic on a schedule; search throughput and usable capacity
     Gen(verb::r#gen::Args),
+    /// The host's rails: cores, memory and card that are near each other; plan for a rate, run on one
+    Rail(verb::rail::Args),
+    /// Send and receive uncompressed video in several paced parts
+    Netv(verb::netv::Args),
     /// Show or set what this host needs for a rate and a round-trip time
     Tune(verb::tune::Args),
     /// Run the papers' experiments
@@ -65,6 +70,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Plan(args) => verb::plan::run(args),
         Verb::Probe(args) => verb::probe::run(*args),
         Verb::Gen(args) => verb::r#gen::run(args),
+        Verb::Rail(args) => verb::rail::run(args),
+        Verb::Netv(args) => verb::netv::run(args),
         Verb::Tune(args) => verb::tune::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),

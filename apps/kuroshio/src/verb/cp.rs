@@ -13,6 +13,7 @@ use crate::copy::{self, Plan};
 use crate::error::Failure;
 use crate::local::names_folder;
 use crate::place::{self, Place};
+use crate::rail::RailFlag;
 
 /// Full-size frame of an Ethernet with MTU 1500, MAC header to FCS: the smallest that a stream paces.
 const FRAME: FrameBytes = FrameBytes::new(1518);
@@ -64,6 +65,8 @@ pub struct Args {
     /// DST is the new name of the one source, also if a folder of that name exists
     #[arg(long, short = 'T')]
     no_target_directory: bool,
+    #[command(flatten)]
+    rail: RailFlag,
     /// One JSON object on standard output at the end, progress as JSON lines on standard error
     #[arg(long)]
     json: bool,
@@ -91,7 +94,9 @@ enum Digest {
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let json = args.json;
-    let result = plan(args).and_then(copy::run);
+    let rail = args.rail.clone();
+    // Bound before the first thread starts, so that all of them are.
+    let result = plan(args).and_then(|plan| rail.bind(None).and_then(|()| copy::run(plan)));
     match result {
         Err(failure) if json => {
             crate::output::line(&serde_json::json!({"ok": false, "error": failure.to_string()}).to_string())?;

@@ -17,6 +17,7 @@ use kuroshio_probe::{
 use super::capacity;
 use super::r#gen::failure;
 use crate::error::{EXIT_FAILED, Failure};
+use crate::rail::RailFlag;
 use crate::{output, signal};
 
 const EXAMPLE: &str = "\
@@ -45,6 +46,8 @@ pub struct Args {
     /// Print one JSON object for each test, in iperf3's shape
     #[arg(short = 'J', long)]
     json: bool,
+    #[command(flatten)]
+    rail: RailFlag,
     #[command(flatten)]
     serving: Serving,
     #[command(flatten)]
@@ -147,6 +150,8 @@ struct Asking {
 
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    args.rail
+        .bind(args.client.as_deref().map(|host| (host, args.port)))?;
     if let (Some(host), true) = (&args.client, args.find_capacity) {
         let search = args.searching.config()?;
         let config = config(host, args.port, &args.asking)?;
