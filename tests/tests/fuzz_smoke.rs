@@ -135,3 +135,13 @@ fn gen_control() {
 fn meter_filter() {
     smoke("meter_filter");
 }
+
+#[test]
+fn rtp_video() {
+    smoke("rtp_video");
+}
+
+#[test]
+fn y4m_header() {
+    smoke("y4m_header");
+}

@@ -11,6 +11,7 @@ mod plan;
 mod testbed;
 mod traffic;
 mod units;
+mod video;
 mod wire;
 
 /// A target's name (also of its folder in the corpus) and body.
@@ -34,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     ("stamp", traffic::stamp),
     ("gen_control", traffic::control),
     ("meter_filter", meter::run),
+    ("rtp_video", video::rtp),
+    ("y4m_header", video::y4m),
 ];
 
 /// Runs the target called `name`.
