@@ -78,7 +78,19 @@ fn bad_input_is_refused_with_a_clear_text() {
             ],
             "at least one stream",
         ),
-        (&["rail", "plan", "--rate", "9G", "--measure", "h:x"], "HOST:PORT"),
+        (
+            &[
+                "rail",
+                "plan",
+                "--rate",
+                "9G",
+                "--card-rate",
+                "10G",
+                "--measure",
+                "h:x",
+            ],
+            "HOST:PORT",
+        ),
         (&["rail", "run", "99", "--", "true"], "valid: auto"),
         (
             &["rail", "run", "1", "--", "/nonexistent/program"],

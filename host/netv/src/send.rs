@@ -98,7 +98,7 @@ pub struct SendReport {
     pub pictures: u64,
     /// Pictures per second that were asked for.
     pub rate_asked_fps: f64,
-    /// Pictures per second from the first departure to the last, of the slowest part.
+    /// Pictures per second from when the first was due to the last departure, of the slowest part.
     pub rate_fps: f64,
     /// Frame-level rate of all parts in sum.
     pub frame_rate_bps: u64,
@@ -170,9 +170,9 @@ pub fn send(config: SendConfig, mut source: Source, stop: &Arc<AtomicBool>) -> R
         let joined = handle
             .join()
             .map_err(|_| NetvError::BadInput("a part's thread ended by itself".into()))?;
-        let (sent, first_ns, last_ns) = joined?;
-        let lasted = last_ns.saturating_sub(first_ns);
-        // From the first datagram of the first picture to the last of the last is almost a picture more.
+        let (sent, last_ns) = joined?;
+        let lasted = last_ns.saturating_sub(epoch.start_ns());
+        // The last datagram of a picture leaves when 95 % of its time are over.
         let periods = sent.pictures as f64 - 0.05;
         rate_fps = rate_fps.min(if lasted > 0 {
             periods * 1e9 / lasted as f64
@@ -252,8 +252,8 @@ struct PartSender {
 }
 
 impl PartSender {
-    /// Sends what the source gives. Returns also the first and the last departure, ns.
-    fn run(mut self, from_source: &Receiver<Picture>) -> Result<(PartSent, u64, u64), NetvError> {
+    /// Sends what the source gives. Returns also the last departure, ns.
+    fn run(mut self, from_source: &Receiver<Picture>) -> Result<(PartSent, u64), NetvError> {
         if let Some(prepare) = self.prepare.take() {
             prepare()?;
         }
@@ -271,7 +271,7 @@ impl PartSender {
             ..PartSent::default()
         };
         let (mut lateness, mut datagram) = (Histogram::new(), Vec::new());
-        let (mut first_ns, mut last_ns) = (None, 0);
+        let mut last_ns = self.epoch.start_ns();
         for (number, picture) in from_source {
             let part = picture.get(self.range.clone()).unwrap_or_default();
             let stamp = rtp_timestamp(number, self.rate.0, self.rate.1);
@@ -292,7 +292,6 @@ impl PartSender {
                 } else {
                     sent.not_sent_datagrams += 1;
                 }
-                first_ns.get_or_insert(now);
                 last_ns = now;
             }
             if self.stop.load(Ordering::Relaxed) {
@@ -303,7 +302,7 @@ impl PartSender {
         let summary = lateness.summary();
         (sent.lateness_p50_ns, sent.lateness_p99_ns) = (summary.p50, summary.p99);
         sent.lateness_max_ns = summary.max;
-        Ok((sent, first_ns.unwrap_or(last_ns), last_ns))
+        Ok((sent, last_ns))
     }
 
     /// Sends one datagram; `false` when the kernel had no room.

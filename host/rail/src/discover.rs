@@ -304,7 +304,7 @@ fn cards(topology: &Topology, roots: Option<&Roots>) -> Vec<Card> {
             model: model(object, pci.vendor_id(), pci.device_id()),
             node,
             near_nodes: node.map_or(near, |n| vec![n]),
-            pci_rate_bps: (gigabytes > 0.0 && gigabytes < 1e6).then(|| (gigabytes * 8e9) as u64),
+            pci_rate_bps: (gigabytes > 0.0 && gigabytes < 1e6).then_some((gigabytes * 8e9) as u64),
             interfaces: interfaces
                 .into_iter()
                 .map(|name| match roots {

@@ -61,7 +61,15 @@ pub fn rails(machine: &Machine) -> Vec<Rail> {
         // Memory without cores near a card: the nearest node with cores.
         let known = known.or_else(|| card.node.and_then(|n| machine.other_node(n)));
         let candidates: &[u32] = if known.is_none() { &with_cores } else { &[] };
-        let on = |node: u32| places.iter().filter(|(_, n)| *n == node).count();
+        // Cards that are known to be there count before those that are put there.
+        let told = |node: u32| machine.cards.iter().filter(|c| c.node == Some(node)).count();
+        let put = |node: u32| {
+            places
+                .iter()
+                .filter(|(c, n)| *n == node && c.is_some_and(|c| c.node.is_none()))
+                .count()
+        };
+        let on = |node: u32| told(node) + put(node);
         let cores = |node: u32| machine.node(node).map_or(1, |n| n.cores.len());
         let freest = candidates
             .iter()
