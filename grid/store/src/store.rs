@@ -145,7 +145,8 @@ pub struct Partial {
     pub meta: Meta,
 }
 
-/// Objects in a spool. Clones share it.
+/// Objects in a spool. Clones share it; the spool stays open, and locked, until they and all readers and writers
+/// are dropped.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,

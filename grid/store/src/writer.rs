@@ -368,26 +368,36 @@ impl ObjectWriter {
 
     /// Records a piece for resuming. When that fails the object cannot be resumed, and nothing else is wrong.
     fn record(&self, s: &mut State, index: u64, digest: &Digest) {
-        let mut bytes = Vec::new();
         if s.journal.is_none() {
-            if s.whole.saturating_mul(self.piece_bytes) < RESUME_BYTES || s.discard {
-                return;
-            }
-            let Ok(file) = self.inner.spool.incoming.create(&resume_name(self.id)) else {
-                s.discard = true;
-                return;
-            };
-            s.journal = Some(file);
-            bytes = journal::header(self.id, &self.meta, self.size);
-            for (i, piece) in &s.pieces {
-                if let Some(d) = &piece.digest {
-                    journal::record(self.id, *i, d, &mut bytes);
-                }
-            }
-        } else {
-            journal::record(self.id, index, digest, &mut bytes);
+            self.begin_journal(s);
+            return;
         }
-        let appended = s.journal.as_ref().map(|file| journal::append(file, &bytes));
+        let mut bytes = Vec::new();
+        journal::record(self.id, index, digest, &mut bytes);
+        self.append(s, &bytes);
+    }
+
+    /// Makes the resume file, with all pieces that are whole, when there are enough of them.
+    fn begin_journal(&self, s: &mut State) {
+        if s.whole.saturating_mul(self.piece_bytes) < RESUME_BYTES || s.discard {
+            return;
+        }
+        let Ok(file) = self.inner.spool.incoming.create(&resume_name(self.id)) else {
+            s.discard = true;
+            return;
+        };
+        s.journal = Some(file);
+        let mut bytes = journal::header(self.id, &self.meta, self.size);
+        for (index, piece) in &s.pieces {
+            if let Some(digest) = &piece.digest {
+                journal::record(self.id, *index, digest, &mut bytes);
+            }
+        }
+        self.append(s, &bytes);
+    }
+
+    fn append(&self, s: &mut State, bytes: &[u8]) {
+        let appended = s.journal.as_ref().map(|file| journal::append(file, bytes));
         if matches!(appended, Some(Ok(()))) {
             self.inner.trace(Step::Recorded, self.id);
         } else {
@@ -437,6 +447,12 @@ impl ObjectWriter {
                     s.whole -= 1;
                 }
             }
+        }
+        // What was recorded of the bytes that are gone would be taken for written by a later writer.
+        if s.journal.take().is_some() {
+            let name = resume_name(self.id);
+            self.inner.spool.incoming.unlink(&name)?;
+            self.begin_journal(&mut s);
         }
         Ok(())
     }

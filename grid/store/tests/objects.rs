@@ -388,6 +388,28 @@ fn a_partial_object_is_gone_on_with() {
 }
 
 #[test]
+fn what_was_cut_off_is_not_gone_on_with() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = open(dir.path());
+    let data = bytes(5, 8 * MIB);
+    let cut = (5 * MIB + 7) as u64;
+    let writer = store.begin(id(1), begin(None, true)).expect("begin");
+    writer.write_at(0, &data).expect("write");
+    writer.truncate(cut).expect("cut");
+    drop(writer);
+    let writer = store.begin(id(1), begin(None, true)).expect("begin");
+    let whole = 5 * MIB as u64;
+    assert_eq!(writer.written().iter().collect::<Vec<_>>(), only(0..whole));
+    writer
+        .write_at(whole, &data[5 * MIB..cut as usize])
+        .expect("write");
+    writer
+        .finish(finish(cut, Some(digest(&data[..cut as usize]))))
+        .expect("finish");
+    assert_eq!(content(&store, id(1)), data[..cut as usize]);
+}
+
+#[test]
 fn a_partial_object_of_another_size_or_age_begins_again() {
     let dir = tempfile::tempdir().expect("folder");
     let data = bytes(5, 8 * MIB);
