@@ -3,7 +3,7 @@
 use super::inode::{Inode, READ, SEARCH, SET_GID, SET_UID, WRITE};
 use super::quota::Charge;
 use super::{Effect, Tx};
-use crate::limits::{MAX_FILE_SIZE, MAX_FRAGMENTS, MAX_REPLICAS};
+use crate::limits::{MAX_FILE_SIZE, MAX_FRAGMENTS, MAX_OPEN, MAX_REPLICAS};
 use crate::sql::{R, p, refuse};
 use crate::state::Open;
 use crate::{
@@ -93,6 +93,7 @@ impl Tx<'_> {
     }
 
     pub(super) fn open_read(&mut self, place: &Place) -> R<OpenFile> {
+        self.need_room()?;
         let inode = self.file(place)?;
         self.need(&inode, READ, place)?;
         if inode.links == 0 {
@@ -122,6 +123,17 @@ impl Tx<'_> {
         handle
     }
 
+    /// Handles are in memory: their number is bounded.
+    fn need_room(&self) -> R<()> {
+        if self.shared.opens.below(MAX_OPEN) {
+            return Ok(());
+        }
+        refuse(
+            ErrorKind::Busy,
+            format!("{MAX_OPEN} files are open in this service"),
+        )
+    }
+
     pub(super) fn release(&mut self, handle: Handle) -> R<()> {
         let user = (self.caller.role == Role::User).then(|| self.caller.user.clone());
         self.effects.push(Effect::Close(handle, user));
@@ -140,6 +152,7 @@ impl Tx<'_> {
     // ---- drafts ----------------------------------------------------------------------------------------
 
     pub(super) fn new_draft(&mut self, inode: &Inode) -> R<Draft> {
+        self.need_room()?;
         let generation = Generation(self.new_id()?);
         let handle = self.open(inode, inode.generation, Some(generation));
         Ok(Draft {
@@ -160,6 +173,7 @@ impl Tx<'_> {
     }
 
     pub(super) fn allocate(&mut self) -> R<Draft> {
+        self.need_room()?;
         let ino = Ino(self.new_id()?);
         let generation = Generation(self.new_id()?);
         let handle = self.shared.opens.new_handle();
