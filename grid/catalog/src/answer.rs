@@ -83,7 +83,7 @@ pub struct DirPage {
     pub more: bool,
 }
 
-/// What [`Create`] did.
+/// What [`crate::Create`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Created {
     /// Attributes.

@@ -56,6 +56,8 @@ pub const MAX_TTL_MS: u64 = 86_400_000;
 pub const STAGED_NS: i64 = 86_400_000_000_000;
 /// Longest free text (a job's error, a node's address or pin), bytes.
 pub const MAX_TEXT: usize = 1024;
+/// Files and drafts that are open in one service; more are refused with `Busy`.
+pub const MAX_OPEN: usize = 1_000_000;
 /// Operations waiting for a writer; more are refused with `Busy`.
 pub const MAX_QUEUE: usize = 65_536;
 /// Operations of one group commit: bounds how long a reader of the log or a lock waits.

@@ -156,6 +156,11 @@ impl Opens {
         Handle(self.next.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    /// Whether fewer than so many files are open.
+    pub fn below(&self, limit: usize) -> bool {
+        lock(&self.inner).files.len() < limit
+    }
+
     pub fn insert(&self, handle: Handle, open: Open) {
         lock(&self.inner).files.insert(handle, open);
     }
@@ -250,6 +255,27 @@ mod tests {
             seen.push(n);
         }
         assert_eq!(seen, (100..100 + ID_BLOCK).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn open_files_are_counted_until_their_owner_releases_them() {
+        let opens = Opens::default();
+        let open = Open {
+            ino: Ino(5),
+            generation: Generation(6),
+            draft: None,
+            user: "ann".into(),
+        };
+        let (one, two) = (opens.new_handle(), opens.new_handle());
+        opens.insert(one, open.clone());
+        assert!(opens.below(2));
+        opens.insert(two, open);
+        assert!(!opens.below(2) && opens.has(Ino(5), "ann") && !opens.has(Ino(5), "eve"));
+        opens.remove(one, Some("eve"));
+        assert!(!opens.below(2), "not another's to release");
+        opens.remove(one, Some("ann"));
+        opens.remove(two, None);
+        assert!(opens.below(1) && !opens.has(Ino(5), "ann"));
     }
 
     #[test]

@@ -43,6 +43,6 @@ back_ends! {
         nodes_and_sites routes_and_leases;
     jobs: claimed_by_priority cancelled_and_taken_over of_users;
     together: many_threads_make_names moves_make_no_loop the_flush_comes_first two_services_on_one_catalog
-        a_queue_of_changes;
+        decisions_rest_on_what_is_locked a_queue_of_changes;
     model: random_operations_match_the_model;
 }

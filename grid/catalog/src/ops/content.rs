@@ -3,7 +3,7 @@
 use super::inode::{Inode, READ, SEARCH, SET_GID, SET_UID, WRITE};
 use super::quota::Charge;
 use super::{Effect, Tx};
-use crate::limits::{MAX_FILE_SIZE, MAX_FRAGMENTS, MAX_REPLICAS};
+use crate::limits::{MAX_FILE_SIZE, MAX_FRAGMENTS, MAX_OPEN, MAX_REPLICAS};
 use crate::sql::{R, p, refuse};
 use crate::state::Open;
 use crate::{
@@ -93,6 +93,7 @@ impl Tx<'_> {
     }
 
     pub(super) fn open_read(&mut self, place: &Place) -> R<OpenFile> {
+        self.need_room()?;
         let inode = self.file(place)?;
         self.need(&inode, READ, place)?;
         if inode.links == 0 {
@@ -122,6 +123,17 @@ impl Tx<'_> {
         handle
     }
 
+    /// Handles are in memory: their number is bounded.
+    fn need_room(&self) -> R<()> {
+        if self.shared.opens.below(MAX_OPEN) {
+            return Ok(());
+        }
+        refuse(
+            ErrorKind::Busy,
+            format!("{MAX_OPEN} files are open in this service"),
+        )
+    }
+
     pub(super) fn release(&mut self, handle: Handle) -> R<()> {
         let user = (self.caller.role == Role::User).then(|| self.caller.user.clone());
         self.effects.push(Effect::Close(handle, user));
@@ -140,6 +152,7 @@ impl Tx<'_> {
     // ---- drafts ----------------------------------------------------------------------------------------
 
     pub(super) fn new_draft(&mut self, inode: &Inode) -> R<Draft> {
+        self.need_room()?;
         let generation = Generation(self.new_id()?);
         let handle = self.open(inode, inode.generation, Some(generation));
         Ok(Draft {
@@ -160,6 +173,7 @@ impl Tx<'_> {
     }
 
     pub(super) fn allocate(&mut self) -> R<Draft> {
+        self.need_room()?;
         let ino = Ino(self.new_id()?);
         let generation = Generation(self.new_id()?);
         let handle = self.shared.opens.new_handle();
@@ -352,25 +366,7 @@ impl Tx<'_> {
             );
         }
         let (ino, generation) = (op.draft.ino, op.draft.generation);
-        let rows = self.q(
-            "SELECT idx, size FROM fragment WHERE ino = ?1 AND gen = ?2",
-            p![ino.0, generation.0],
-        )?;
-        let mut sizes: HashMap<u32, u64> = HashMap::new();
-        let mut staged = Vec::with_capacity(rows.len());
-        for row in &rows {
-            sizes.insert(row.num(0)?, row.num(1)?);
-            staged.push(row.num::<u32>(0)?);
-        }
-        for f in &op.fragments {
-            if sizes.insert(f.index, f.size).is_some() {
-                return refuse(
-                    ErrorKind::Exists,
-                    format!("fragment {} is staged already", f.index),
-                );
-            }
-        }
-        let kept = self.kept(&inode, &op.keep, &mut sizes)?;
+        let Parts { sizes, staged, kept } = self.parts(op, &inode)?;
         let size = whole(&sizes)?;
         let grown = (size as i64).saturating_sub(inode.charged_bytes());
         if inode.links > 0 {
@@ -379,19 +375,7 @@ impl Tx<'_> {
         for (f, h) in op.fragments.iter().zip(&holders) {
             self.insert_fragment(&op.draft, f, h)?;
         }
-        for f in &kept {
-            self.x(
-                "INSERT INTO fragment (ino, gen, idx, ogen, size, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                p![
-                    ino.0,
-                    generation.0,
-                    f.object.fragment,
-                    f.object.generation.0,
-                    f.size,
-                    &f.digest.0[..]
-                ],
-            )?;
-        }
+        self.insert_kept(&op.draft, &kept)?;
         let had = inode.fragments > 0;
         // Of a removed file that is still open, everything goes together later.
         if had && inode.links > 0 {
@@ -424,6 +408,47 @@ impl Tx<'_> {
             }
         }
         self.attr(&inode)
+    }
+
+    /// What a commit's content will consist of.
+    fn parts(&mut self, op: &Commit, inode: &Inode) -> R<Parts> {
+        let rows = self.q(
+            "SELECT idx, size FROM fragment WHERE ino = ?1 AND gen = ?2",
+            p![op.draft.ino.0, op.draft.generation.0],
+        )?;
+        let mut sizes: HashMap<u32, u64> = HashMap::new();
+        let mut staged = Vec::with_capacity(rows.len());
+        for row in &rows {
+            sizes.insert(row.num(0)?, row.num(1)?);
+            staged.push(row.num::<u32>(0)?);
+        }
+        for f in &op.fragments {
+            if sizes.insert(f.index, f.size).is_some() {
+                return refuse(
+                    ErrorKind::Exists,
+                    format!("fragment {} is staged already", f.index),
+                );
+            }
+        }
+        let kept = self.kept(inode, &op.keep, &mut sizes)?;
+        Ok(Parts { sizes, staged, kept })
+    }
+
+    fn insert_kept(&mut self, draft: &Draft, kept: &[Fragment]) -> R<()> {
+        for f in kept {
+            self.x(
+                "INSERT INTO fragment (ino, gen, idx, ogen, size, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                p![
+                    draft.ino.0,
+                    draft.generation.0,
+                    f.object.fragment,
+                    f.object.generation.0,
+                    f.size,
+                    &f.digest.0[..]
+                ],
+            )?;
+        }
+        Ok(())
     }
 
     /// The draft's handle holds the new content from now on, and its base no more.
@@ -577,6 +602,16 @@ impl Tx<'_> {
         self.x("DELETE FROM fragment WHERE ino = ?1 AND gen = ?2", gone)?;
         Ok(())
     }
+}
+
+/// Fragments of a content that is to be published.
+struct Parts {
+    /// Sizes of all by index.
+    sizes: HashMap<u32, u64>,
+    /// Indexes of those that were staged.
+    staged: Vec<u32>,
+    /// Those that are kept from the content published before.
+    kept: Vec<Fragment>,
 }
 
 /// Size of a content whose indexes are complete.

@@ -74,7 +74,11 @@ fn child() {
 /// One write, so that lines of several threads do not mix. A child whose parent is gone ends.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    if out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
+    if out
+        .write_all(format!("{line}\n").as_bytes())
+        .and_then(|()| out.flush())
+        .is_err()
+    {
         std::process::exit(1);
     }
 }

@@ -4,6 +4,7 @@ pub mod access;
 pub mod bed;
 pub mod contents;
 mod crash;
+mod embedded;
 pub mod jobs;
 pub mod model;
 pub mod names;

@@ -166,7 +166,11 @@ impl Server {
             .arg(self.dir.join("data"))
             .arg("-l")
             .arg(self.dir.join("log2"));
-        start.args(["-o", &options]).current_dir("/");
+        start
+            .args(["-o", &options])
+            .current_dir("/")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let end = Instant::now() + START_TIMEOUT;
         while !start.status().unwrap().success() {
             assert!(Instant::now() < end, "the server does not start again");

@@ -4,7 +4,7 @@ use super::bed::Bed;
 use super::{Env, at, ok, refused};
 use kuroshio_catalog::*;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 
 const THREADS: usize = 8;
 
@@ -247,4 +247,190 @@ pub fn a_queue_of_changes(bed: &dyn Bed) {
     }
     drop((tx, env));
     assert_eq!(rx.iter().filter(|made| *made).count(), 50);
+}
+
+/// Two callers at the same moment, over two services where the back end can have them, many times.
+fn race(bed: &dyn Bed, rounds: usize, one: impl Fn(&Env, usize) + Sync, two: impl Fn(&Env, usize) + Sync) {
+    let first = bed.env();
+    let second = bed.second();
+    let barrier = Barrier::new(2);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            (0..rounds).for_each(|n| {
+                barrier.wait();
+                one(&first, n);
+            });
+        });
+        s.spawn(|| {
+            (0..rounds).for_each(|n| {
+                barrier.wait();
+                two(second.as_ref().unwrap_or(&first), n);
+            });
+        });
+    });
+}
+
+pub fn decisions_rest_on_what_is_locked(bed: &dyn Bed) {
+    const ROUNDS: usize = 60;
+    let objects: Vec<ObjectId> = {
+        let env = bed.env();
+        env.site("s", &["n1", "n2", "n3"]);
+        env.site("t", &[]);
+        ok(env.call(PutRoute {
+            from: "s".into(),
+            to: "t".into(),
+            capacity_bps: 100,
+        }));
+        let made: Vec<ObjectId> = (0..ROUNDS)
+            .map(|n| {
+                env.mkdir(&format!("/d{n}"));
+                env.put(&format!("/f{n}"), 10, &["n1", "n2"]);
+                env.layout(&format!("/f{n}")).fragments[0].object
+            })
+            .collect();
+        let job = |object: &ObjectId| NewJob {
+            kind: JobKind::Replicate,
+            object: *object,
+            source: None,
+            destination: Some("n3".into()),
+            priority: 0,
+        };
+        ok(env.call(AddJobs {
+            jobs: made.iter().map(job).collect(),
+        }));
+        made
+    };
+    let claimed = Mutex::new(Vec::new());
+    let step = |env: &Env, n: usize, node: &str, late: bool| {
+        // Each removes one of two copies: one of them must be refused.
+        let remove = RemoveReplica {
+            object: objects[n],
+            node: node.into(),
+            below: true,
+        };
+        if let Err(e) = env.call(remove) {
+            assert_eq!(e.kind(), ErrorKind::LastReplica, "{e}");
+        }
+        // One removes a directory while the other makes a name in it.
+        let done = if late {
+            env.call(RemoveDir {
+                place: at(&format!("/d{n}")),
+            })
+        } else {
+            let place = at(&format!("/d{n}/x"));
+            env.call(Create {
+                place,
+                mode: 0o644,
+                umask: 0,
+                exclusive: true,
+                open: false,
+            })
+            .map(drop)
+        };
+        if let Err(e) = done {
+            assert!(
+                matches!(e.kind(), ErrorKind::NotEmpty | ErrorKind::NotFound),
+                "{e}"
+            );
+        }
+        // Both want more than half of a route.
+        let lease = TakeLease {
+            from: "s".into(),
+            to: "t".into(),
+            holder: format!("{node}-{n}"),
+            rate_bps: 60,
+            least_bps: 60,
+            ttl_ms: 60_000,
+        };
+        if ok_or(env.call(lease), ErrorKind::Busy) {
+            let leased = ok(env.call(ListRoutes {}))[0].leased_bps;
+            assert!(leased <= 100, "{leased}");
+            ok(env.call(DropLease {
+                from: "s".into(),
+                to: "t".into(),
+                holder: format!("{node}-{n}"),
+            }));
+        }
+        // Both claim a job.
+        let jobs = ok(env.call(ClaimJobs {
+            worker: node.into(),
+            limit: 1,
+            claim_ms: 60_000,
+        }));
+        claimed.lock().unwrap().extend(jobs.iter().map(|j| j.id));
+    };
+    race(
+        bed,
+        ROUNDS,
+        |env, n| step(env, n, "n1", false),
+        |env, n| step(env, n, "n2", true),
+    );
+    let env = bed.env();
+    for (n, object) in objects.iter().enumerate() {
+        let replicas = ok(env.call(GetFragment { object: *object })).replicas;
+        let valid = replicas.iter().filter(|r| r.state == ReplicaState::Valid).count();
+        assert_eq!(valid, 1, "file {n}");
+    }
+    let mut jobs = claimed.into_inner().unwrap();
+    jobs.sort();
+    let all = jobs.len();
+    jobs.dedup();
+    assert_eq!((all, jobs.len()), (ROUNDS, ROUNDS), "each job is claimed once");
+    // Two copies become valid at the same moment: what is noted of them must be both.
+    ok(env.call(SetCopies {
+        place: at("/"),
+        rule: CopyRule::Count(2),
+    }));
+    drop(env);
+    let add = |env: &Env, n: usize, node: &str| {
+        let name = format!("/g{n}");
+        let state = ReplicaState::Valid;
+        if node == "n2" {
+            env.put(&name, 10, &["n1"]);
+        }
+        let object = loop {
+            match env.call(Where { place: at(&name) }) {
+                Ok(layout) => break layout.fragments[0].object,
+                Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound, "{e}"),
+            }
+        };
+        ok(env.call(AddReplica {
+            object,
+            node: node.into(),
+        }));
+        ok(env.call(SetReplica {
+            object,
+            node: node.into(),
+            state,
+            digest: Some(super::digest(0, 10)),
+        }));
+    };
+    race(
+        bed,
+        ROUNDS,
+        |env, n| add(env, n, "n2"),
+        |env, n| add(env, n, "n3"),
+    );
+    let env = bed.env();
+    assert_eq!(
+        ok(env.call(ListOffCopies {
+            balance: CopyBalance::Surplus,
+            after: None,
+            limit: 1000
+        }))
+        .len(),
+        ROUNDS
+    );
+    env.invariants_hold();
+}
+
+/// Whether it was granted; refusals of another kind are failures.
+fn ok_or<T>(answer: Result<T, CatalogError>, kind: ErrorKind) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(e) => {
+            assert_eq!(e.kind(), kind, "{e}");
+            false
+        }
+    }
 }
