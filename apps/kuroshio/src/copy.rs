@@ -7,8 +7,8 @@
 //! | service | here | the service | this process |
 //! | service | service | the first service | the first service |
 
-use std::os::unix::ffi::OsStrExt;
 use std::net::Ipv4Addr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kuroshio_service::api::CopyLine;
 use kuroshio_service::report::{CopyReport, EventReport, ProgressReport};
 use kuroshio_service::{
-    BetweenJob, Endpoint, FollowWindow, OwnLimit, Pacer, PullJob, PushJob, RemotePlan, RootPath, Route, ServiceError,
-    copy_between, pull, push,
+    BetweenJob, Endpoint, FollowWindow, OwnLimit, Pacer, PullJob, PushJob, RemotePlan, RootPath, Route,
+    ServiceError, copy_between, pull, push,
 };
 use kuroshio_transfer::{
     DataConn, DigestMode, Event, Options, Progress, ReceiveJob, SendJob, SessionConns, SessionKey, Snapshot,

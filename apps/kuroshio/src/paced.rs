@@ -21,7 +21,9 @@ impl PacedBy {
         let text = match active(to) {
             Some((Backend::Fq, dev)) => format!("fq at {dev}"),
             Some((Backend::Psp, dev)) => {
-                format!("psp at {dev} where a class is for these streams (kuroshio pace apply), else TCP itself")
+                format!(
+                    "psp at {dev} where a class is for these streams (kuroshio pace apply), else TCP itself"
+                )
             }
             Some((Backend::Tcp, _)) | None => "TCP itself".to_owned(),
         };

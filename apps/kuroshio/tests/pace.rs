@@ -31,17 +31,32 @@ fn bad_input_is_refused_with_a_clear_text() {
         (&["apply", "--rate", "500"], "has no unit"),
         (&["apply", "--rate", "0bps"], "is zero"),
         (&["apply", "--rate", "1kbps"], "8kbps to 800G is valid"),
-        (&["apply", "--rate", "1M", "--to", "10.0.0.1/8"], "bits after the prefix"),
+        (
+            &["apply", "--rate", "1M", "--to", "10.0.0.1/8"],
+            "bits after the prefix",
+        ),
         (&["apply", "--rate", "1M", "--to", "tokyo"], "not an IP address"),
         (&["apply", "--rate", "1M", "--port", "0"], "1 to 65535 is valid"),
         (&["apply", "--rate", "1M", "--port", "65536"], "65536"),
         (&["apply", "--rate", "1M", "--cgroup", "bulk"], "absolute path"),
         (&["apply", "--rate", "1M", "--cgroup", "/proc"], "cgroup.procs"),
         (&["apply", "--rate", "1M", "--mode", "fast"], "invalid value"),
-        (&["apply", "--rate", "1M", "--backend", "tbf"], "auto, psp, fq and tcp are valid"),
-        (&["apply", "--rate", "1M", "--dev", "no/dev"], "not the name of an interface"),
-        (&["apply", "--rate", "1M", "--dev", "no-such-dev"], "--dev no-such-dev"),
-        (&["apply", "--config", &odd, "--rate", "1M"], "cannot be used with"),
+        (
+            &["apply", "--rate", "1M", "--backend", "tbf"],
+            "auto, psp, fq and tcp are valid",
+        ),
+        (
+            &["apply", "--rate", "1M", "--dev", "no/dev"],
+            "not the name of an interface",
+        ),
+        (
+            &["apply", "--rate", "1M", "--dev", "no-such-dev"],
+            "--dev no-such-dev",
+        ),
+        (
+            &["apply", "--config", &odd, "--rate", "1M"],
+            "cannot be used with",
+        ),
         (&["apply", "--config", &odd], "speed"),
         (&["apply", "--config", &none], "rule"),
         (&["apply", "--config", "/nonexistent.toml"], "No such file"),
@@ -98,7 +113,10 @@ fn rates_are_put_in_force_shown_and_taken_off() {
         .env("BIN", env!("CARGO_BIN_EXE_kuroshio"))
         .env("STATE", dir.path().join("pace.json"))
         .env("RULES", &rules)
-        .env("OUTSIDE", std::fs::read_link("/proc/self/ns/net").expect("namespace"))
+        .env(
+            "OUTSIDE",
+            std::fs::read_link("/proc/self/ns/net").expect("namespace"),
+        )
         .stdin(Stdio::null())
         .output()
         .expect("unshare");
@@ -120,7 +138,10 @@ fn rates_are_put_in_force_shown_and_taken_off() {
     ] {
         assert!(applied.contains(text), "{text}: {applied}");
     }
-    assert!(shown.contains("(0 connections so far)") && shown.contains("tcp: ready"), "{shown}");
+    assert!(
+        shown.contains("(0 connections so far)") && shown.contains("tcp: ready"),
+        "{shown}"
+    );
     let json: Value = serde_json::from_str(json).expect("json");
     assert_eq!(json["in_force"]["backend"], "tcp");
     assert_eq!(json["in_force"]["whole"], true);

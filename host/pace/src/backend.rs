@@ -54,7 +54,9 @@ impl Backend {
                 "psp, the qdisc: every frame of a rule has its place on the wire, all connections of a rule in sum"
             }
             Self::Fq => "fq, told by SO_MAX_PACING_RATE: each packet waits in the qdisc for its time",
-            Self::Tcp => "TCP itself, told by SO_MAX_PACING_RATE: each connection sends by a timer of its own",
+            Self::Tcp => {
+                "TCP itself, told by SO_MAX_PACING_RATE: each connection sends by a timer of its own"
+            }
         }
     }
 
@@ -65,12 +67,16 @@ impl Backend {
         let ports = rules.iter().any(|r| r.port.is_some());
         match self {
             Self::Psp => {
-                out.push("without gap frames (see `tc qdisc show`) it paces by a timer, to some microseconds");
+                out.push(
+                    "without gap frames (see `tc qdisc show`) it paces by a timer, to some microseconds",
+                );
                 if groups {
                     out.push("a rule with a cgroup takes TCP connections that are made from now on, no UDP");
                 }
                 if ports {
-                    out.push("a port is not seen behind IP options or extension headers, nor in later fragments");
+                    out.push(
+                        "a port is not seen behind IP options or extension headers, nor in later fragments",
+                    );
                 }
                 if rules.iter().any(|r| r.mode == Mode::Dynamic) {
                     out.push("a dynamic rule is one clock: it follows the window of whichever connection sent last");
@@ -275,9 +281,7 @@ fn module_is_loaded(kind: &str) -> bool {
     let loaded = std::fs::read_to_string("/proc/modules").unwrap_or_default();
     let is = |name: &String| {
         Path::new("/sys/module").join(name).exists()
-            || loaded
-                .lines()
-                .any(|l| l.split(' ').next() == Some(name.as_str()))
+            || loaded.lines().any(|l| l.split(' ').next() == Some(name.as_str()))
     };
     names.iter().any(is)
 }
@@ -467,6 +471,10 @@ mod tests {
     #[test]
     fn wishes_are_read() {
         assert_eq!("fq".parse(), Ok(Wish::Only(Backend::Fq)));
-        assert!("tbf".parse::<Wish>().is_err_and(|e| e.contains("psp, fq and tcp")));
+        assert!(
+            "tbf"
+                .parse::<Wish>()
+                .is_err_and(|e| e.contains("psp, fq and tcp"))
+        );
     }
 }

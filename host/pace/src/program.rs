@@ -73,10 +73,7 @@ impl IntoIo for libbpf_rs::ErrorKind {
 }
 
 fn missing(what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("no `{what}` in the BPF program"),
-    )
+    io::Error::new(io::ErrorKind::NotFound, format!("no `{what}` in the BPF program"))
 }
 
 /// `struct rule` of `bpf/pace.bpf.c`.
@@ -95,10 +92,7 @@ fn rule_bytes(told: &Told<'_>) -> [u8; RULE_BYTES] {
         .chain(told.rule.port.unwrap_or(0).to_ne_bytes())
         .chain([u8::from(told.rule.mode == Mode::Dynamic), 0]);
     let mut bytes = [0; RULE_BYTES];
-    bytes
-        .iter_mut()
-        .zip(fields)
-        .for_each(|(to, from)| *to = from);
+    bytes.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
     bytes
 }
 
@@ -108,10 +102,7 @@ fn scope_bytes(cookie: u64, rules: u32, counts_frames: bool) -> [u8; 16] {
         .chain(rules.to_ne_bytes())
         .chain(u32::from(counts_frames).to_ne_bytes());
     let mut bytes = [0; 16];
-    bytes
-        .iter_mut()
-        .zip(fields)
-        .for_each(|(to, from)| *to = from);
+    bytes.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
     bytes
 }
 
@@ -222,9 +213,7 @@ fn restore_sockets(sockets: u32) -> io::Result<()> {
     drop(maps);
     let object = object.load().map_err(other)?;
     let mut programs = object.progs_mut();
-    let program = programs
-        .find(|p| p.name() == BACK)
-        .ok_or_else(|| missing(BACK))?;
+    let program = programs.find(|p| p.name() == BACK).ok_or_else(|| missing(BACK))?;
     let link = program.attach().map_err(other)?;
     let mut all = Iter::new(&link).map_err(other)?;
     let mut nothing = [0; 64];

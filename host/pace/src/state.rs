@@ -71,7 +71,9 @@ impl Step {
     /// In words.
     pub fn text(&self) -> String {
         match self {
-            Self::Qdisc { dev, kind, handle, .. } => {
+            Self::Qdisc {
+                dev, kind, handle, ..
+            } => {
                 format!("qdisc {kind} {:x}: at the root of {dev}", handle >> 16)
             }
             Self::Class { dev, classid, .. } => {

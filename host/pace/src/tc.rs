@@ -9,13 +9,14 @@
 
 use crate::rule::{Mode, Rule};
 use netlink_packet_core::{
-    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NlasIterator,
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::tc::{
-    TcAttribute, TcFilterU32Option, TcHandle, TcMessage, TcOption, TcU32Key, TcU32Selector, TcU32SelectorFlags,
+    TcAttribute, TcFilterU32Option, TcHandle, TcMessage, TcOption, TcU32Key, TcU32Selector,
+    TcU32SelectorFlags,
 };
 use netlink_packet_route::{AddressFamily, route::RouteType};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -314,18 +315,11 @@ struct Answer<'a> {
 }
 
 fn invalid() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "netlink: an answer that is cut short",
-    )
+    io::Error::new(io::ErrorKind::InvalidData, "netlink: an answer that is cut short")
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u32::from_ne_bytes)
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 /// The messages of a datagram.
@@ -334,7 +328,10 @@ fn answers(datagram: &[u8]) -> io::Result<Vec<Answer<'_>>> {
     let mut rest = datagram;
     while rest.len() >= HEADER {
         let len = word(rest, 0).map_or(0, |len| len as usize);
-        let message = rest.get(..len).filter(|m| m.len() >= HEADER).ok_or_else(invalid)?;
+        let message = rest
+            .get(..len)
+            .filter(|m| m.len() >= HEADER)
+            .ok_or_else(invalid)?;
         let kind = message.get(4..).and_then(|b| b.first_chunk().copied());
         out.push(Answer {
             kind: kind.map_or(0, u16::from_ne_bytes),
@@ -353,7 +350,9 @@ fn error_of(body: &[u8]) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
-    let words = body.get(4 + HEADER..).and_then(|a| attribute(a, NLMSGERR_ATTR_MSG));
+    let words = body
+        .get(4 + HEADER..)
+        .and_then(|a| attribute(a, NLMSGERR_ATTR_MSG));
     Err(match words {
         Some(words) => {
             let words = String::from_utf8_lossy(&words);

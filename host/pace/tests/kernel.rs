@@ -279,7 +279,9 @@ fn a_dynamic_rule_follows_the_window() {
             // cwnd * payload / RTT, of values that change while they are looked at: to a factor of 4.
             let window = f64::from(i.cwnd_segments) * f64::from(i.snd_mss) * 1e6 / f64::from(i.rtt_us.max(1));
             let now = i.max_pacing_rate_bytes_per_s as f64;
-            if i.max_pacing_rate_bytes_per_s != expected(&near, bound) && (0.25..4.0).contains(&(now / window)) {
+            if i.max_pacing_rate_bytes_per_s != expected(&near, bound)
+                && (0.25..4.0).contains(&(now / window))
+            {
                 break;
             }
             assert!(Instant::now() < end, "told {now}, the window is {window}");
@@ -361,7 +363,10 @@ fn a_step_that_fails_takes_the_others_back() {
             }
         })
         .expect_err("the group is gone");
-        assert!(!e.is_bad_input() && e.to_string().contains("kuroshio-test"), "{e}");
+        assert!(
+            !e.is_bad_input() && e.to_string().contains("kuroshio-test"),
+            "{e}"
+        );
         assert_eq!(seen, 3, "one made, one written down");
         let (near, _far) = held.expect("a connection while the first was in force");
         assert_eq!(told(&near), u64::MAX, "taken back");
@@ -447,7 +452,10 @@ fn a_back_end_that_is_not_there_is_an_error() {
             // Another's qdisc is in the way, whatever this kernel has.
             sh("tc qdisc replace dev lo root handle 7: tbf rate 1gbit burst 1mb latency 10ms");
             let e = apply(&request(Some("lo")), path, &mut |_, _| {}).expect_err("a tbf");
-            assert!(e.is_bad_input() && e.to_string().contains("lo has tbf 7: at its root"), "{e}");
+            assert!(
+                e.is_bad_input() && e.to_string().contains("lo has tbf 7: at its root"),
+                "{e}"
+            );
             sh("tc qdisc del dev lo root");
         }
         assert!(!path.exists());

@@ -234,7 +234,9 @@ impl Params {
             congestion: text(object, "congestion", MAX_CONGESTION_NAME)?.filter(|name| !name.is_empty()),
             pace: pace(object, protocol)?,
             follow_window: protocol == Protocol::Tcp
-                && object.get("kuroshio").is_some_and(|own| flag(own, "follow_window")),
+                && object
+                    .get("kuroshio")
+                    .is_some_and(|own| flag(own, "follow_window")),
             nodelay: flag(object, "nodelay"),
             zerocopy: flag(object, "zerocopy") && protocol == Protocol::Tcp,
             wide_counters: flag(object, "udp_counters_64bit"),

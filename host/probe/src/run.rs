@@ -228,12 +228,17 @@ impl Run {
     /// Streams that follow their window are told the rate of this moment, when it is time.
     fn follow(&mut self, now: u64) {
         for live in &mut self.streams {
-            let Some(socket) = live.made.socket.tcp().filter(|_| live.follow_ns.is_some_and(|at| at <= now))
+            let Some(socket) = live
+                .made
+                .socket
+                .tcp()
+                .filter(|_| live.follow_ns.is_some_and(|at| at <= now))
             else {
                 continue;
             };
             // A connection that is gone needs no pace.
-            let after = follow_window(socket, live.pace).map_or(TICK_NS, |(_, after)| after.as_nanos() as u64);
+            let after =
+                follow_window(socket, live.pace).map_or(TICK_NS, |(_, after)| after.as_nanos() as u64);
             live.follow_ns = Some(now + after);
         }
     }

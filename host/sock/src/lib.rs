@@ -36,7 +36,7 @@ pub use framing::{Framing, Pacing};
 pub use info::{TcpInfo, tcp_info};
 pub use opt::{
     Buffers, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS,
-    buffers, congestion, follow_window, is_ipv6, keep_pacing, set_buffers, set_congestion, set_cork, set_keepalive, set_mss,
-    set_nodelay, set_notsent_lowat, set_pacing, set_user_timeout,
+    buffers, congestion, follow_window, is_ipv6, keep_pacing, set_buffers, set_congestion, set_cork,
+    set_keepalive, set_mss, set_nodelay, set_notsent_lowat, set_pacing, set_user_timeout,
 };
 pub use trim::{LIMIT_DIVISOR, REPAY_NS, Sent, Trim};

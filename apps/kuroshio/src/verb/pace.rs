@@ -139,9 +139,7 @@ fn rules(wanted: &Apply) -> Result<Vec<Rule>, Failure> {
         return rules_from_toml(&text).map_err(|e| bad(e.to_string()));
     }
     let text = wanted.rate.as_deref().unwrap_or_default();
-    let rate: BitRate = text
-        .parse()
-        .map_err(|e| Failure::usage(format!("--rate: {e}")))?;
+    let rate: BitRate = text.parse().map_err(|e| Failure::usage(format!("--rate: {e}")))?;
     let to = wanted.to.as_deref().map(str::parse).transpose();
     let rule = Rule {
         to: to.map_err(|e: String| Failure::usage(format!("--to {e}")))?,
@@ -249,7 +247,9 @@ fn show_shown(shown: &Shown) -> Result<(), Failure> {
         output::line(&format!("note {what}"))?;
     }
     if !shown.whole {
-        output::line("HALF MADE: the process was killed on its way; `kuroshio pace clear` takes back what it made")?;
+        output::line(
+            "HALF MADE: the process was killed on its way; `kuroshio pace clear` takes back what it made",
+        )?;
     }
     for step in &shown.lost {
         output::line(&format!(
