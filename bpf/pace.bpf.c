@@ -6,12 +6,10 @@
  *	each round trip        --> the rate again: the segment size and, with a dynamic rule, cwnd / RTT have changed
  *	kuroshio_back          --> every socket that was touched gets back what it had (run once, when all is taken off)
  *
- * A rule's rate is frame level (MAC header to FCS). What the kernel counts in SO_MAX_PACING_RATE depends on who paces:
+ * A rule's rate is frame level (MAC header to FCS). The kernel counts payload in SO_MAX_PACING_RATE: TCP gives each segment
+ * its departure time by that (tcp_update_skb_after_send, net/ipv4/tcp_output.c), which its own timer or sch_fq keeps. So
  *
- *	TCP itself	the payload of a segment (net/ipv4/tcp_output.c)
- *	sch_fq		qdisc_pkt_len: MAC header and all, without the FCS
- *
- *	told = rate / 8 * counted / (mss + TCP header + IP header + 18)
+ *	told = rate / 8 * mss / (mss + TCP header + IP header + 18)
  *
  * A dynamic rule: rate = min(rule, frame * cwnd / RTT) (paper 001). An application's own lower rate stays in force.
  * Only the network namespace of `scope` is touched, whichever processes the cgroup holds.
@@ -31,7 +29,6 @@
 #define AF_INET6 10
 /* MAC header and FCS. */
 #define MAC_AND_FCS 18
-#define FCS 4
 #define UNLIMITED 0xffffffffU
 
 /* The layouts of rule, scope and before are those of host/pace/src/program.rs. */
@@ -49,7 +46,7 @@ struct rule {
 struct scope {
 	__u64 netns_cookie;
 	__u32 rules;
-	__u32 counts_frames;	/* 1: the frame without FCS is counted (fq); 0: the payload */
+	__u32 unused;
 };
 
 /* What a socket had. */
@@ -147,10 +144,9 @@ static __always_inline __u32 rule_for(struct bpf_sock_ops *ops, __u32 count, con
 }
 
 /* What is to be told to the socket, bytes per second; 0 when nothing can be said yet. */
-static __always_inline __u64 rate_for(const struct rule *rule, const struct scope *s, struct tcp_sock *tp, __u32 ip)
+static __always_inline __u64 rate_for(const struct rule *rule, struct tcp_sock *tp, __u32 ip)
 {
 	__u64 mss = tp->mss_cache, frame = mss + tp->tcp_header_len + ip + MAC_AND_FCS;
-	__u64 counted = s->counts_frames ? frame - FCS : mss;
 	__u64 rate_bps = rule->rate_bps;
 	__u64 told;
 
@@ -163,7 +159,7 @@ static __always_inline __u64 rate_for(const struct rule *rule, const struct scop
 		if (window_bps < rate_bps)
 			rate_bps = window_bps;
 	}
-	told = (rate_bps * counted + 4 * frame) / (8 * frame);
+	told = (rate_bps * mss + 4 * frame) / (8 * frame);
 	if (!told)
 		told = 1;
 	return told < UNLIMITED ? told : UNLIMITED - 1;
@@ -213,7 +209,7 @@ static __always_inline int pace(struct bpf_sock_ops *ops, int fresh)
 	}
 	if (!rule->rate_bps)
 		return 1;
-	told = rate_for(rule, s, tp, ip);
+	told = rate_for(rule, tp, ip);
 	if (told && told != before->told) {
 		__u64 now = ((struct sock *)tp)->sk_max_pacing_rate;
 		__u32 value = told;

@@ -275,10 +275,9 @@ fn sockets(
         let group = rule.cgroup.clone().unwrap_or_else(|| everywhere.clone());
         groups.entry(group).or_default().push(Told { rule, class });
     }
-    let counts_frames = making.state.backend == Backend::Fq;
     for (cgroup, told) in groups {
         let failed = |e| (format!("BPF program for {}", cgroup.display()), e);
-        let loaded = Loaded::new(&told, counts_frames).map_err(failed)?;
+        let loaded = Loaded::new(&told).map_err(failed)?;
         let ids = loaded.ids().map_err(failed)?;
         let step = Step::Program {
             cgroup: cgroup.clone(),

@@ -97,10 +97,10 @@ fn rule_bytes(told: &Told<'_>) -> [u8; RULE_BYTES] {
 }
 
 /// `struct scope` of `bpf/pace.bpf.c`.
-fn scope_bytes(cookie: u64, rules: u32, counts_frames: bool) -> [u8; 16] {
+fn scope_bytes(cookie: u64, rules: u32) -> [u8; 16] {
     let fields = (cookie.to_ne_bytes().into_iter())
         .chain(rules.to_ne_bytes())
-        .chain(u32::from(counts_frames).to_ne_bytes());
+        .chain([0; 4]);
     let mut bytes = [0; 16];
     bytes.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
     bytes
@@ -113,9 +113,8 @@ fn open() -> io::Result<libbpf_rs::OpenObject> {
 }
 
 impl Loaded {
-    /// Loads the program with its rules, for the calling thread's network namespace. `counts_frames`: whoever paces
-    /// counts frames without FCS (`fq`), not payload.
-    pub(crate) fn new(rules: &[Told<'_>], counts_frames: bool) -> io::Result<Self> {
+    /// Loads the program with its rules, for the calling thread's network namespace.
+    pub(crate) fn new(rules: &[Told<'_>]) -> io::Result<Self> {
         let object = open()?.load().map_err(other)?;
         let it = Self { object };
         let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
@@ -124,7 +123,7 @@ impl Loaded {
         for (number, told) in (0..count).zip(rules) {
             it.put(RULES, number, &rule_bytes(told))?;
         }
-        it.put(SCOPE, 0, &scope_bytes(cookie, count, counts_frames))?;
+        it.put(SCOPE, 0, &scope_bytes(cookie, count))?;
         Ok(it)
     }
 
@@ -181,7 +180,7 @@ pub(crate) fn take_off(cgroup: &Path, ids: Ids) -> io::Result<bool> {
         return Ok(false);
     };
     let scope = MapHandle::from_map_id(ids.scope).map_err(other)?;
-    let nowhere = scope_bytes(0, 0, false);
+    let nowhere = scope_bytes(0, 0);
     scope
         .update(&0u32.to_ne_bytes(), &nowhere, MapFlags::ANY)
         .map_err(other)?;
@@ -280,8 +279,8 @@ mod tests {
         assert_eq!(bytes[32..40], [0; 8]);
         assert_eq!(bytes[48..52], 0x1_0002_u32.to_ne_bytes());
         assert_eq!(
-            scope_bytes(7, 3, true),
-            [7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0]
+            scope_bytes(7, 3),
+            [7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]
         );
     }
 }
