@@ -16,7 +16,7 @@
 
 use super::PaceError;
 use crate::{
-    units::{BitRate, FrameBytes, Ratio},
+    units::{BitRate, FrameBytes, PicoTime, Ratio},
     wire::{FRAME_MIN, L1_OVERHEAD, LineRate, pad},
 };
 
@@ -119,4 +119,48 @@ pub fn gap_rate_max(len: FrameBytes, line: LineRate) -> Option<BitRate> {
     let len = pad(len).get();
     let owned = len.checked_add(L1_OVERHEAD + FRAME_MIN + L1_OVERHEAD)?;
     line.bit_rate().checked_mul_ratio(Ratio::new(len, owned).ok()?)
+}
+
+/// Keeps a wire full: the gap frames before each frame of a schedule, by positions on the wire in bytes, so that no
+/// rounding adds up.
+///
+/// ```text
+/// position of a frame = floor(due / time of a byte)        a gap too short for a gap frame is left out: that frame is
+/// cursor = its position + frame + 20                       up to 83 bytes early, and the next one is not
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GapFiller {
+    ps_per_byte: u64,
+    limit: FrameBytes,
+    cursor: u64,
+}
+
+impl GapFiller {
+    /// A wire of a whole number of ps per byte, with gap frames of at most `limit` bytes; empty from time 0 on.
+    pub fn new(line: LineRate, limit: FrameBytes) -> Result<Self, PaceError> {
+        if limit < GAP_FRAME_LIMIT_MIN {
+            return Err(PaceError::GapFrameLimit(limit));
+        }
+        Ok(Self {
+            ps_per_byte: line.ps_per_byte().ok_or(PaceError::GapTooLarge)?,
+            limit,
+            cursor: 0,
+        })
+    }
+
+    /// The gap frames before a frame of `len` bytes that is due at `due`; the frame's place is taken.
+    pub fn before(&mut self, due: PicoTime, len: FrameBytes) -> Result<GapPackets, PaceError> {
+        let target = due.as_ps() / self.ps_per_byte;
+        let gap = target.saturating_sub(self.cursor);
+        let gap = if gap < FRAME_MIN + L1_OVERHEAD { 0 } else { gap };
+        let packets = GapPackets::split(gap, L1_OVERHEAD, self.limit)?;
+        let frame = pad(len).get().saturating_add(L1_OVERHEAD);
+        self.cursor = self.cursor.saturating_add(gap).saturating_add(frame);
+        Ok(packets)
+    }
+
+    /// When the wire reaches a position that is `back` bytes before the end of what was placed.
+    pub fn time_before_end(&self, back: u64) -> PicoTime {
+        PicoTime::from_ps(self.cursor.saturating_sub(back).saturating_mul(self.ps_per_byte))
+    }
 }

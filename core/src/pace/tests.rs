@@ -290,3 +290,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_filled_wire_has_every_frame_in_its_place() {
+    let line = LineRate::GIGABIT;
+    let limit = FrameBytes::new(1518);
+    // 300 Mbps of 1518 at frame level: a frame each 5060 bytes of the wire.
+    let mut filler = GapFiller::new(line, limit).unwrap();
+    let mut cursor = 0;
+    for n in 0..10_000u64 {
+        let due = PicoTime::from_ps(n * 5060 * 8_000);
+        for gap in filler.before(due, FrameBytes::new(1518)).unwrap() {
+            assert!((64..=1518).contains(&gap.get()));
+            cursor += gap.get() + 20;
+        }
+        assert_eq!(cursor, n * 5060);
+        cursor += 1538;
+        assert_eq!(filler.time_before_end(1538), due);
+    }
+    // Gaps of 40 bytes are too short for a frame: left out and then in one, never more than 83 bytes early.
+    let mut filler = GapFiller::new(line, limit).unwrap();
+    let (mut cursor, mut gaps) = (0u64, 0);
+    for n in 0..1_000u64 {
+        let due = n * 1578;
+        for gap in filler.before(PicoTime::from_ps(due * 8_000), FrameBytes::new(1518)).unwrap() {
+            (cursor, gaps) = (cursor + gap.get() + 20, gaps + 1);
+        }
+        assert!(cursor <= due && due - cursor < 84, "frame {n}: {cursor} for {due}");
+        cursor += 1538;
+    }
+    assert!((300..=500).contains(&gaps), "{gaps}");
+    // Above the wire's rate there is nothing to fill.
+    let mut filler = GapFiller::new(line, limit).unwrap();
+    let all = (0..100).map(|n| filler.before(PicoTime::from_ps(n * 8_000), FrameBytes::new(64)));
+    assert!(all.into_iter().all(|gaps| gaps.unwrap().frames() == 0));
+    assert!(GapFiller::new(line, FrameBytes::new(100)).is_err());
+    assert!(GapFiller::new(LineRate::new(BitRate::from_bps(56_000_000_000).unwrap()), limit).is_err());
+}

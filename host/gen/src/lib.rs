@@ -32,6 +32,6 @@ pub use frame::{UDP4_OVERHEAD, UDP6_OVERHEAD, frame_overhead};
 pub use receive::{RunReport, StreamFigures};
 pub use replay::{MAX_RECORDING_BYTES, Recording};
 pub use search::{CapacityReport, ThroughputReport, TrainLog, find_capacity, find_throughput};
-pub use send::{Port, Raw, SendReport, replay_raw};
+pub use send::{FILL_AHEAD_NS, Port, Raw, SendReport, replay_raw};
 pub use server::{GEN_PORT, MAX_SESSIONS, OnReport, Server, refuse, serve_control};
 pub use session::{RunResult, Session};

@@ -4,6 +4,10 @@
 //! machine's scheduler cost; what the kernel and the card add is not in it. A late frame leaves at once and
 //! the next ones keep their times; with a `shift` limit, later frames are moved by a lateness beyond it instead,
 //! so that no burst makes up for a stall.
+//!
+//! With gap frames (`fill`) the wire does the timing, as with PSPacer: it is kept full by PAUSE frames of time 0 whose length
+//! is that of the gap, so that the distance of two frames is exact to the byte while the machine is late by less than
+//! [`FILL_AHEAD_NS`].
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,8 +19,11 @@ use kuroshio_core::meter::{Histogram, Summary};
 use kuroshio_core::traffic::{
     Departure, Entry, MAX_FRAME, Pattern, STAMP_BYTES, Schedule, Sizes, Stamp, Timing,
 };
-use kuroshio_core::units::{BitRate, PicoDuration};
-use kuroshio_core::wire::{FCS, FRAME_MIN};
+use kuroshio_core::pace::{GapFiller, PaceError};
+use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime};
+use kuroshio_core::wire::{
+    ETHERNET_HEADER, FCS, FRAME_MIN, L1_OVERHEAD, LineRate, MacAddr, pad, pause_frame,
+};
 use serde_json::{Value, json};
 
 use crate::error::GenError;
@@ -26,6 +33,9 @@ use crate::sys;
 
 /// From the decision to begin to the first departure, ns.
 const LEAD_NS: u64 = 2_000_000;
+/// With gap frames, a frame is handed to the interface so long before its place on the wire: what the machine is late
+/// by, up to that, is not seen there. The interface's queue has to hold as much (625 KB at 1 Gbps).
+pub const FILL_AHEAD_NS: u64 = 5_000_000;
 /// Longest sleep between two looks at whether to stop, ns.
 const NAP_NS: u64 = 100_000_000;
 
@@ -47,6 +57,8 @@ pub struct Raw {
     frame: Vec<u8>,
     /// Frames of a recording, sent as they are instead.
     recorded: Option<Vec<Vec<u8>>>,
+    /// The wire to be kept full, its longest gap frame, and a gap frame of that length without FCS.
+    fill: Option<(LineRate, FrameBytes, Vec<u8>)>,
 }
 
 impl Raw {
@@ -67,7 +79,33 @@ impl Raw {
             to: udp.peer_addr().map_err(GenError::io("the receiver's address"))?,
             frame: Vec::with_capacity(MAX_FRAME as usize),
             recorded: None,
+            fill: None,
         })
+    }
+
+    /// From now on the wire behind the interface, of this rate, is kept full: between two frames go gap frames (PAUSE of
+    /// time 0), which the next switch drops at its input.
+    ///
+    /// # Errors
+    /// A rate without a whole number of ps per byte, or an interface whose MTU is below 150.
+    pub fn fill(&mut self, interface: &str, line: LineRate) -> Result<(), GenError> {
+        let mtu = std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).unwrap_or_default();
+        let mtu: u64 = mtu.trim().parse().unwrap_or(1_500);
+        let limit = FrameBytes::new((mtu + ETHERNET_HEADER + FCS).min(MAX_FRAME));
+        GapFiller::new(line, limit).map_err(|e| GenError::BadInput(format!("--fill {}: {e}", line.bit_rate())))?;
+        let mut frame = vec![0; (limit.get() - FCS) as usize];
+        let pause = pause_frame(MacAddr(self.from_mac), 0);
+        // Destination, source, type, opcode; the time is 0, and so is the rest.
+        frame.iter_mut().zip(pause.iter().take(16)).for_each(|(to, from)| *to = *from);
+        self.fill = Some((line, limit, frame));
+        Ok(())
+    }
+
+    fn gap(&self, len: FrameBytes) -> io::Result<()> {
+        let frame = self.fill.as_ref().map(|(.., frame)| frame.as_slice()).unwrap_or_default();
+        let len = usize::try_from(len.get() - FCS).unwrap_or(usize::MAX);
+        rustix::net::send(&self.fd, frame.get(..len).unwrap_or(frame), rustix::net::SendFlags::empty())?;
+        Ok(())
     }
 
     /// Recorded frames, sent byte by byte as they are.
@@ -97,6 +135,7 @@ impl Raw {
             to: nowhere,
             frame: Vec::new(),
             recorded: Some(recording.frames.clone()),
+            fill: None,
         })
     }
 }
@@ -127,6 +166,12 @@ pub struct SendReport {
     pub lateness_ns: Summary,
     /// Times that the rest of the schedule was moved.
     pub shifts: u64,
+    /// Gap frames sent between them.
+    pub gap_frames: u64,
+    /// Bytes of these, MAC header to FCS.
+    pub gap_bytes: u64,
+    /// Frames and gap frames that were late by more than [`FILL_AHEAD_NS`]: the wire ran empty before them.
+    pub gaps_late: u64,
     /// From the first departure to the last, ns.
     pub duration_ns: u64,
     /// Frame-level rate from the first departure to the last.
@@ -150,6 +195,9 @@ impl SendReport {
                 "p50": late.p50, "p99": late.p99, "p999": late.p999, "max": late.max, "mean": late.mean,
             },
             "shifts": self.shifts,
+            "gap_frames": self.gap_frames,
+            "gap_bytes": self.gap_bytes,
+            "gaps_late": self.gaps_late,
             "interrupted": self.interrupted,
         })
     }
@@ -183,8 +231,18 @@ pub(crate) fn send(
     let overhead = frame_overhead(plan.payload_v6);
     let mut epoch = Epoch::at_ns(now_ns() + LEAD_NS);
     let (mut first_ns, mut last_ns, mut last_len) = (None, 0, 0);
+    let mut filler = port.filler()?;
     for departure in schedule {
-        let due_ns = epoch.mono_ns(departure.at);
+        let mut due_ns = epoch.mono_ns(departure.at);
+        if let (Some(filler), Port::Raw(raw)) = (&mut filler, &*port) {
+            match fill(raw, filler, &departure, &epoch, &mut report, stop)? {
+                Some(at_ns) => due_ns = at_ns,
+                None => {
+                    report.interrupted = true;
+                    break;
+                }
+            }
+        }
         if !wait(due_ns, stop) {
             report.interrupted = true;
             break;
@@ -205,6 +263,7 @@ pub(crate) fn send(
         let len = departure.len.get().saturating_sub(overhead) as usize;
         let late_ns = now.saturating_sub(due_ns);
         lateness.record(late_ns);
+        report.gaps_late += u64::from(filler.is_some() && late_ns > FILL_AHEAD_NS);
         if plan.shift_ns.is_some_and(|limit| late_ns > limit) {
             epoch = Epoch::at_ns(epoch.start_ns() + late_ns);
             report.shifts += 1;
@@ -226,6 +285,45 @@ pub(crate) fn send(
     let bytes = report.frame_bytes.saturating_sub(last_len);
     report.rate = BitRate::of(bytes, PicoDuration::from_ns(report.duration_ns));
     Ok(report)
+}
+
+/// Sends the gap frames before a frame, each [`FILL_AHEAD_NS`] before its place on the wire; gives when the frame itself
+/// is to be sent, or `None` when it was stopped.
+fn fill(
+    raw: &Raw,
+    filler: &mut GapFiller,
+    departure: &Departure,
+    epoch: &Epoch,
+    report: &mut SendReport,
+    stop: &AtomicBool,
+) -> Result<Option<u64>, GenError> {
+    let bad = |e: PaceError| GenError::BadInput(format!("--fill: {e}"));
+    let gaps = filler.before(departure.at, departure.len).map_err(bad)?;
+    let own = pad(departure.len).get() + L1_OVERHEAD;
+    let mut back = own + gaps.bytes().get() + gaps.frames() * L1_OVERHEAD;
+    for len in gaps {
+        let at_ns = ahead(epoch, filler.time_before_end(back));
+        if !wait(at_ns, stop) {
+            return Ok(None);
+        }
+        report.gaps_late += u64::from(now_ns().saturating_sub(at_ns) > FILL_AHEAD_NS);
+        match raw.gap(len) {
+            Ok(()) => {
+                report.gap_frames += 1;
+                report.gap_bytes += len.get();
+            }
+            Err(e) if is_full(&e) => report.not_sent += 1,
+            Err(e) => return Err(explain(e, len.get())),
+        }
+        back -= len.get() + L1_OVERHEAD;
+    }
+    Ok(Some(ahead(epoch, filler.time_before_end(own))))
+}
+
+/// When what has its place on the wire at `at` is handed over: at the begin all that is due soon, at once.
+fn ahead(epoch: &Epoch, at: PicoTime) -> u64 {
+    let lead = PicoDuration::from_ns(FILL_AHEAD_NS);
+    epoch.mono_ns(at.checked_sub(lead).unwrap_or(PicoTime::ZERO))
 }
 
 /// Sends the frames of a recording as they are, at its times.
@@ -283,6 +381,13 @@ fn explain(e: io::Error, len: u64) -> GenError {
 }
 
 impl Port {
+    fn filler(&self) -> Result<Option<GapFiller>, GenError> {
+        let Port::Raw(raw) = self else { return Ok(None) };
+        let Some((line, limit, _)) = &raw.fill else { return Ok(None) };
+        let made = GapFiller::new(*line, *limit).map_err(|e| GenError::BadInput(format!("--fill: {e}")))?;
+        Ok(Some(made))
+    }
+
     fn send(&mut self, payload: &[u8], entry: usize) -> io::Result<()> {
         match self {
             Port::Udp(socket) => loop {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kuroshio_core::capacity::{Digest, Train};
 use kuroshio_core::traffic::{Pattern, Schedule, Sizes, Timing};
 use kuroshio_core::units::{BitRate, PicoDuration};
+use kuroshio_core::wire::LineRate;
 
 use crate::clock::{Clock, Common};
 use crate::control::{Answer, Kind, LINE_LIMIT, MAX_ANSWER_BYTES, Request, VERSION, read_line, write_line};
@@ -110,6 +111,19 @@ impl Session {
             next_run: 0,
             common: clock.common(&other),
         })
+    }
+
+    /// Keeps the wire behind the raw interface full with gap frames, see [`Raw::fill`].
+    ///
+    /// # Errors
+    /// A session without a raw interface, and what [`Raw::fill`] gives.
+    pub fn fill(&mut self, interface: &str, line: LineRate) -> Result<(), GenError> {
+        match &mut self.port {
+            Port::Raw(raw) => raw.fill(interface, line),
+            Port::Udp(_) => Err(GenError::BadInput(
+                "--fill: gap frames need a raw interface (--raw)".to_owned(),
+            )),
+        }
     }
 
     /// Whether one-way delays between the two ends mean anything.

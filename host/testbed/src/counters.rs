@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! sent = unrouted + no_memory + pauses_received + own wire's arrivals
+//! departures of the own wire = gaps_received + what goes on
 //! arrivals of a stage + duplicated = departures + dropped by cause + held
 //! departures of the last stage = delivered + not_taken + grouped
 //! ```
@@ -32,6 +33,8 @@ pub struct PortCounters {
     pub egress: StageCounters,
     /// PAUSE frames that the host sent: the wire to it obeyed them.
     pub pauses_received: Count,
+    /// PAUSE frames of time 0 (gap frames) that crossed the host's wire: the router dropped them at its input.
+    pub gaps_received: Count,
     /// The host's card behind the wire, when it drains at a rate of its own.
     pub drain: Option<StageCounters>,
     /// PAUSE frames that this card sent.
@@ -208,6 +211,7 @@ impl Counters {
                     delivered,
                     not_taken,
                     pauses_received,
+                    gaps_received,
                     grouped,
                 ] = snapshot.ports.get(n).copied().unwrap_or_default();
                 PortCounters {
@@ -218,6 +222,7 @@ impl Counters {
                     wire: stage(numbers.own_wire(n)),
                     egress: stage(numbers.egress(n)),
                     pauses_received,
+                    gaps_received,
                     drain: drain.map(stage),
                     pauses_sent: drain.and_then(|d| snapshot.pauses.get(d)).copied().unwrap_or(0),
                     delivered,

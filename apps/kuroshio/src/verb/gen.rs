@@ -145,6 +145,9 @@ struct Send {
     /// MAC address of the receiver, or of the router before it
     #[arg(long, value_name = "MAC", requires = "raw")]
     mac: Option<String>,
+    /// Keep the wire behind --raw, of this rate, full with gap frames (PAUSE of time 0), which the next switch drops
+    #[arg(long, value_name = "RATE", requires = "raw")]
+    fill: Option<String>,
     /// Search the highest rate without loss, from --rate down, each run --time long (RFC 2544)
     #[arg(long)]
     find_throughput: bool,
@@ -356,6 +359,9 @@ fn send(args: &Send) -> Result<ExitCode, Failure> {
     let to = address(&args.to)?;
     let raw = args.raw.as_deref().zip(args.mac.as_deref());
     let mut session = Session::connect(to, args.streams, raw).map_err(failure)?;
+    if let (Some(wire), Some(interface)) = (read::<BitRate>("--fill", args.fill.as_deref())?, &args.raw) {
+        session.fill(interface, LineRate::new(wire)).map_err(failure)?;
+    }
     let stop = stopper()?;
     if args.find_throughput {
         return throughput(args, &mut session, &pattern, &stop);
@@ -455,8 +461,12 @@ fn sent_text(sent: &SendReport) -> String {
     let rate = sent
         .rate
         .map_or_else(|| "-".to_owned(), |r| format!("{:.3} Mbps", r.bps() as f64 / 1e6));
+    let gaps = match sent.gap_frames {
+        0 => String::new(),
+        n => format!("; {n} gap frames, {} bytes, {} late", sent.gap_bytes, sent.gaps_late),
+    };
     format!(
-        "sent {} frames, {} bytes, {rate}; late p50 {:.2} us, p99 {:.2} us, max {:.2} us; refused by the kernel {}",
+        "sent {} frames, {} bytes, {rate}; late p50 {:.2} us, p99 {:.2} us, max {:.2} us; refused by the kernel {}{gaps}",
         sent.frames,
         sent.frame_bytes,
         us(late.p50),

@@ -59,6 +59,7 @@ pub(super) fn stats(c: &Counters, mode: Mode) -> Value {
             "unrouted": count(p.unrouted),
             "no_memory": count(p.no_memory),
             "pauses_received": p.pauses_received.frames,
+            "gaps_received": p.gaps_received.frames,
             "pauses_sent": p.pauses_sent,
             "delivered": count(p.delivered),
             "not_taken": count(p.not_taken),

@@ -34,6 +34,10 @@ const NO_PATH: u16 = u16::MAX;
 /// In place of a path's number: to every port of the switches' domain.
 const FLOOD: u16 = u16::MAX - 1;
 
+/// In place of a path's number: a gap frame, a PAUSE of time 0. It crosses its host's wire, and the router drops it at its
+/// input.
+const GAP: u16 = u16::MAX - 2;
+
 /// What happened to frames outside of the stages, by port.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PortCounts {
@@ -42,8 +46,10 @@ pub(super) struct PortCounts {
     pub no_memory: Count,
     pub delivered: Count,
     pub not_taken: Count,
-    /// PAUSE frames that the host sent.
+    /// PAUSE frames that the host sent, those of time 0 not among them.
     pub pauses: Count,
+    /// PAUSE frames of time 0 that the router dropped behind the host's wire.
+    pub gaps: Count,
 }
 
 impl PortCounts {
@@ -201,8 +207,21 @@ impl Engine {
         };
         counts.sent.add(len);
         if let Some(quanta) = pause_asked(frame.bytes()) {
-            counts.pauses.add(len);
             self.hold(at, port, quanta);
+            if quanta == 0 {
+                let mut meta = Meta {
+                    path: GAP,
+                    from: u16::try_from(port).unwrap_or(u16::MAX),
+                    ..frame.meta()
+                };
+                if let Some(observer) = &mut self.observer {
+                    meta.tag = observer.enter(at, frame.bytes());
+                }
+                frame.set_meta(meta);
+                self.offer(port, at, len, frame);
+            } else if let Some(counts) = self.ports.get_mut(port) {
+                counts.pauses.add(len);
+            }
             return;
         }
         let Some(path) = self.route(at, port, frame.bytes()) else {
@@ -454,6 +473,12 @@ impl Engine {
     /// A frame goes to the next stage of its path, or leaves.
     fn onward(&mut self, stage: usize, at: PicoTime, len: FrameBytes, frame: Frame, write: &mut impl Exit) {
         let meta = frame.meta();
+        if meta.path == GAP {
+            if let Some(counts) = self.ports.get_mut(usize::from(meta.from)) {
+                counts.gaps.add(len);
+            }
+            return;
+        }
         if meta.path == FLOOD {
             self.flood(stage, at, len, frame, write);
             return;

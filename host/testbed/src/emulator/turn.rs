@@ -152,6 +152,7 @@ impl Turn {
                 c.delivered,
                 c.not_taken,
                 c.pauses,
+                c.gaps,
                 self.cards.grouped(port),
             ]
         };
