@@ -15,18 +15,21 @@ use kuroshio_service::{Paced, Pacer, ServiceError};
 #[derive(Clone, Default)]
 pub struct PacedBy(Arc<Mutex<BTreeSet<String>>>);
 
+/// Who keeps the rate that a stream from here to an address tells its socket, in words.
+pub fn who(to: IpAddr) -> String {
+    match active(to) {
+        Some((Backend::Fq, dev)) => format!("fq at {dev}"),
+        Some((Backend::Psp, dev)) => {
+            format!("psp at {dev} where a class is for these streams (kuroshio pace apply), else TCP itself")
+        }
+        Some((Backend::Tcp, _)) | None => "TCP itself".to_owned(),
+    }
+}
+
 impl PacedBy {
     /// A stream to an address has a pace.
     pub fn note(&self, to: IpAddr) {
-        let text = match active(to) {
-            Some((Backend::Fq, dev)) => format!("fq at {dev}"),
-            Some((Backend::Psp, dev)) => {
-                format!(
-                    "psp at {dev} where a class is for these streams (kuroshio pace apply), else TCP itself"
-                )
-            }
-            Some((Backend::Tcp, _)) | None => "TCP itself".to_owned(),
-        };
+        let text = who(to);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(text);
     }
 

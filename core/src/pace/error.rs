@@ -11,6 +11,8 @@ pub enum PaceError {
     GapFrameLimit(FrameBytes),
     /// A gap beyond u64 bytes.
     GapTooLarge,
+    /// A wire whose time per byte is no whole number of ps.
+    NoWholePicoseconds(BitRate),
 }
 
 impl fmt::Display for PaceError {
@@ -26,6 +28,12 @@ impl fmt::Display for PaceError {
                 write!(
                     f,
                     "gap frames of at most {limit} are too small: the limit is at least {GAP_FRAME_LIMIT_MIN}"
+                )
+            }
+            PaceError::NoWholePicoseconds(rate) => {
+                write!(
+                    f,
+                    "a wire of {rate} has no whole number of ps per byte: 1, 10 and 100 Gbps have"
                 )
             }
             PaceError::GapTooLarge => {

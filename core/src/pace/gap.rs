@@ -142,7 +142,9 @@ impl GapFiller {
             return Err(PaceError::GapFrameLimit(limit));
         }
         Ok(Self {
-            ps_per_byte: line.ps_per_byte().ok_or(PaceError::GapTooLarge)?,
+            ps_per_byte: line
+                .ps_per_byte()
+                .ok_or(PaceError::NoWholePicoseconds(line.bit_rate()))?,
             limit,
             cursor: 0,
         })

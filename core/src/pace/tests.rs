@@ -313,10 +313,16 @@ fn a_filled_wire_has_every_frame_in_its_place() {
     let (mut cursor, mut gaps) = (0u64, 0);
     for n in 0..1_000u64 {
         let due = n * 1578;
-        for gap in filler.before(PicoTime::from_ps(due * 8_000), FrameBytes::new(1518)).unwrap() {
+        for gap in filler
+            .before(PicoTime::from_ps(due * 8_000), FrameBytes::new(1518))
+            .unwrap()
+        {
             (cursor, gaps) = (cursor + gap.get() + 20, gaps + 1);
         }
-        assert!(cursor <= due && due - cursor < 84, "frame {n}: {cursor} for {due}");
+        assert!(
+            cursor <= due && due - cursor < 84,
+            "frame {n}: {cursor} for {due}"
+        );
         cursor += 1538;
     }
     assert!((300..=500).contains(&gaps), "{gaps}");

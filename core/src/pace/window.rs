@@ -97,7 +97,7 @@ mod tests {
             }
             assert!(told <= due && told * 125 >= due * 100, "{now:?}: {told} of {due}");
             behind += u32::from(told < due);
-            now = now + PicoDuration::from_ms(1);
+            now += PicoDuration::from_ms(1);
         }
         assert_eq!((looks, behind), (80, 2_000 - 80));
     }

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kuroshio_clock::{Epoch, SPIN_NS, now_ns, sleep_until};
 use kuroshio_core::meter::{Histogram, Summary};
+use kuroshio_core::pace::{GapFiller, PaceError};
 use kuroshio_core::traffic::{
     Departure, Entry, MAX_FRAME, Pattern, STAMP_BYTES, Schedule, Sizes, Stamp, Timing,
 };
-use kuroshio_core::pace::{GapFiller, PaceError};
 use kuroshio_core::units::{BitRate, FrameBytes, PicoDuration, PicoTime};
 use kuroshio_core::wire::{
     ETHERNET_HEADER, FCS, FRAME_MIN, L1_OVERHEAD, LineRate, MacAddr, pad, pause_frame,
@@ -92,19 +92,31 @@ impl Raw {
         let mtu = std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).unwrap_or_default();
         let mtu: u64 = mtu.trim().parse().unwrap_or(1_500);
         let limit = FrameBytes::new((mtu + ETHERNET_HEADER + FCS).min(MAX_FRAME));
-        GapFiller::new(line, limit).map_err(|e| GenError::BadInput(format!("--fill {}: {e}", line.bit_rate())))?;
+        GapFiller::new(line, limit)
+            .map_err(|e| GenError::BadInput(format!("--fill {}: {e}", line.bit_rate())))?;
         let mut frame = vec![0; (limit.get() - FCS) as usize];
         let pause = pause_frame(MacAddr(self.from_mac), 0);
         // Destination, source, type, opcode; the time is 0, and so is the rest.
-        frame.iter_mut().zip(pause.iter().take(16)).for_each(|(to, from)| *to = *from);
+        frame
+            .iter_mut()
+            .zip(pause.iter().take(16))
+            .for_each(|(to, from)| *to = *from);
         self.fill = Some((line, limit, frame));
         Ok(())
     }
 
     fn gap(&self, len: FrameBytes) -> io::Result<()> {
-        let frame = self.fill.as_ref().map(|(.., frame)| frame.as_slice()).unwrap_or_default();
+        let frame = self
+            .fill
+            .as_ref()
+            .map(|(.., frame)| frame.as_slice())
+            .unwrap_or_default();
         let len = usize::try_from(len.get() - FCS).unwrap_or(usize::MAX);
-        rustix::net::send(&self.fd, frame.get(..len).unwrap_or(frame), rustix::net::SendFlags::empty())?;
+        rustix::net::send(
+            &self.fd,
+            frame.get(..len).unwrap_or(frame),
+            rustix::net::SendFlags::empty(),
+        )?;
         Ok(())
     }
 
@@ -383,7 +395,9 @@ fn explain(e: io::Error, len: u64) -> GenError {
 impl Port {
     fn filler(&self) -> Result<Option<GapFiller>, GenError> {
         let Port::Raw(raw) = self else { return Ok(None) };
-        let Some((line, limit, _)) = &raw.fill else { return Ok(None) };
+        let Some((line, limit, _)) = &raw.fill else {
+            return Ok(None);
+        };
         let made = GapFiller::new(*line, *limit).map_err(|e| GenError::BadInput(format!("--fill: {e}")))?;
         Ok(Some(made))
     }

@@ -230,13 +230,18 @@ fn gap_frames_keep_the_wire_full() {
         let wire = LineRate::new(BitRate::from_mbps(100));
         session.fill("e0", wire).expect("raw");
         let rate = Timing::Rate(BitRate::from_mbps(50));
-        session.run(pattern(rate, 2_000), &AtomicBool::new(false)).expect("a run")
+        session
+            .run(pattern(rate, 2_000), &AtomicBool::new(false))
+            .expect("a run")
     });
     let trace = tb.trace_stop().expect("the trace");
     let after = tb.counters().expect("counters");
     let sent = result.sent;
     assert_eq!((sent.frames, sent.not_sent), (2_000, 0));
-    assert_eq!((sent.gap_frames, sent.gap_bytes), (1_999, 1_999 * (3_036 - 1_538 - 20)));
+    assert_eq!(
+        (sent.gap_frames, sent.gap_bytes),
+        (1_999, 1_999 * (3_036 - 1_538 - 20))
+    );
     let gaps = |c: &kuroshio_testbed::Counters| c.port("east/e0").expect("port").gaps_received;
     assert_eq!(gaps(&after).frames - gaps(&before).frames, sent.gap_frames);
     let port = after.port("east/e0").expect("port");
@@ -244,10 +249,16 @@ fn gap_frames_keep_the_wire_full() {
     let arrived: u64 = result.received.streams.iter().map(|s| s.received_frames).sum();
     assert_eq!(arrived + result.received.receiver_dropped_frames, 2_000);
     // At the router, in bytes of the wire; gap frames are gone there. Others, of TCP and ARP, delay some of ours.
-    let all: Vec<_> = trace.records.iter().filter(|r| r.point == Point::LinkIn(0) && r.from_port == 0).collect();
+    let all: Vec<_> = trace
+        .records
+        .iter()
+        .filter(|r| r.point == Point::LinkIn(0) && r.from_port == 0)
+        .collect();
     assert!(all.iter().all(|r| r.payload_len > 0 || r.frame_len < 1_518));
     let pairs = all.windows(2).filter(|w| w.iter().all(|r| r.frame_len == 1_518));
-    let distances: Vec<u64> = pairs.map(|w| (w[1].at.as_ps() - w[0].at.as_ps()) / 80_000).collect();
+    let distances: Vec<u64> = pairs
+        .map(|w| (w[1].at.as_ps() - w[0].at.as_ps()) / 80_000)
+        .collect();
     let exact = distances.iter().filter(|d| **d == 3_036).count();
     println!(
         "  {exact} of {} distances are 3036 bytes, {} gap frames, {} late by more than the queue holds",
@@ -257,7 +268,10 @@ fn gap_frames_keep_the_wire_full() {
     );
     assert!(distances.len() > 1_900);
     // What was later than the queue holds has moved what follows; with nothing late all are exact.
-    assert!(distances.len() - exact <= 2 * sent.gaps_late as usize + 20, "{distances:?}");
+    assert!(
+        distances.len() - exact <= 2 * sent.gaps_late as usize + 20,
+        "{distances:?}"
+    );
     assert!(distances.iter().all(|d| *d >= 1_538));
 }
 

@@ -463,7 +463,10 @@ fn sent_text(sent: &SendReport) -> String {
         .map_or_else(|| "-".to_owned(), |r| format!("{:.3} Mbps", r.bps() as f64 / 1e6));
     let gaps = match sent.gap_frames {
         0 => String::new(),
-        n => format!("; {n} gap frames, {} bytes, {} late", sent.gap_bytes, sent.gaps_late),
+        n => format!(
+            "; {n} gap frames, {} bytes, {} late",
+            sent.gap_bytes, sent.gaps_late
+        ),
     };
     format!(
         "sent {} frames, {} bytes, {rate}; late p50 {:.2} us, p99 {:.2} us, max {:.2} us; refused by the kernel {}{gaps}",

@@ -163,7 +163,7 @@ fn inside(args: &Args, net: Net) -> Result<ExitCode, Failure> {
 /// One run in one line, as soon as it is over.
 fn line(run: &RunSummary) -> String {
     format!(
-        "{:14} {:5.1} s  {:6.1} Mbps frame level = {:5.2} % of capacity, {} frames dropped, {} of {} files verified{}{}",
+        "{:14} {:5.1} s  {:6.1} Mbps frame level = {:5.2} % of capacity, {} frames dropped, {} of {} files verified{}{}{}",
         run.name,
         run.seconds,
         run.rate_bps as f64 / 1e6,
@@ -171,6 +171,9 @@ fn line(run: &RunSummary) -> String {
         run.dropped_frames,
         run.files_verified,
         run.files,
+        run.paced_by
+            .as_ref()
+            .map_or(String::new(), |by| format!("; paced by {by}")),
         if run.machine_lost_frames > 0 {
             "; THE EMULATOR DID NOT KEEP UP"
         } else {

@@ -23,6 +23,7 @@ use super::net::{Net, RECEIVER, ROUTES, SENDER, ports};
 use super::share::{CapacityStep, Timeline};
 use super::site::{Places, Running};
 use crate::error::Failure;
+use crate::paced::who;
 
 /// The unpaced run is ended after this time.
 const UNPACED_LIMIT: Duration = Duration::from_secs(60);
@@ -102,6 +103,8 @@ pub struct Outcome {
     pub capacity: Vec<Timeline>,
     /// The loss of capacity, in the run that has one.
     pub shrink: Option<Shrink>,
+    /// Who kept the streams' rates; `None` in a run without a pace.
+    pub paced_by: Option<String>,
 }
 
 /// What all runs have in common.
@@ -158,6 +161,10 @@ impl Job<'_> {
         if paced.is_some() {
             places.await_plan(&ocean, SENDER)?;
         }
+        let paced_by = match first.parse() {
+            Ok(to) if paced.is_some() => Some(asked_there(&ocean, to)?),
+            _ => None,
+        };
         // The run says itself whether the machine disturbed it.
         kuroshio_clock::wait_for_quiet(isolate::emulator_core(), QUIET_FOR, QUIET_LIMIT).map_err(failed)?;
         let names: Vec<String> = ports().map(|(_, _, name)| format!("{RECEIVER}/{name}")).collect();
@@ -183,6 +190,7 @@ impl Job<'_> {
             emulator,
             capacity: watched.capacity,
             shrink: watched.shrink,
+            paced_by,
         })
     }
 
@@ -248,6 +256,13 @@ impl Job<'_> {
             shrink: watch.shrink,
         })
     }
+}
+
+/// Who keeps the rates of streams that leave the sender.
+fn asked_there(ocean: &Testbed, to: std::net::IpAddr) -> Result<String, Failure> {
+    let asked = ocean.in_host(SENDER, move || who(to)).map_err(failed)?;
+    let answer = asked.join().map_err(|_| failed("asking who paces"))?;
+    answer.map_err(failed)
 }
 
 struct Watched {

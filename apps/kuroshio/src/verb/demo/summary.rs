@@ -55,6 +55,8 @@ pub struct RunSummary {
     pub lateness_p999_ns: u64,
     /// See above.
     pub lateness_max_ns: u64,
+    /// Who kept the streams' rates; null in a run without a pace.
+    pub paced_by: Option<String>,
     /// Why the machine disturbed the run.
     pub disturbed: Option<String>,
     /// Per route.
@@ -188,6 +190,7 @@ impl RunSummary {
             files: outcome.asked.files,
             files_verified: outcome.files_verified,
             finished: outcome.finished,
+            paced_by: outcome.paced_by.clone(),
             rate_bps: whole.map_or(0, |s| s.rate_bps),
             goodput_bps: per_second(payload(outcome, |_| true), outcome.seconds),
             retransmissions,
