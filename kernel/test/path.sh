@@ -34,7 +34,7 @@ sed -n 's/^load //p' $P | while read -r module; do
     # shellcheck disable=SC2086
     modprobe -d "$KUROSHIO_VM_MODULES" $module || exit 2
 done
-wire_up speed_mbps="$(value wire_mbps)"
+wire_up speed_mbps="$(value wire_mbps)" bql=1
 insmod "$BUILD/psp.ko"
 echo 30000 >/proc/sys/net/core/netdev_max_backlog
 for host in a b; do
