@@ -303,7 +303,8 @@ fn running(dir: &Path, name: &str) -> Option<u32> {
     let text = fs::read_to_string(pid_path(dir, name)).ok()?;
     let (pid, since) = text.trim().split_once(' ')?;
     let pid = pid.parse().ok()?;
-    (start_time(pid)? == since.parse().ok()?).then_some(pid)
+    let since = since.parse::<u64>().ok()?;
+    (start_time(pid)? == since).then_some(pid)
 }
 
 /// Ends all services of a grid, nodes first; the names of those that ran.
