@@ -177,7 +177,11 @@ impl Grid {
         stored: Kept,
         options: &PutOptions,
     ) -> Result<Sent, ClientError> {
-        let node = if stored.size == 0 { String::new() } else { place.node.clone() };
+        let node = if stored.size == 0 {
+            String::new()
+        } else {
+            place.node.clone()
+        };
         let receipt = v1::Receipt {
             node: node.clone(),
             mac: stored.mac,
@@ -192,7 +196,11 @@ impl Grid {
             umask: options.umask,
             size_bytes: stored.size,
             digest: stored.digest.to_vec(),
-            receipts: if stored.size == 0 { Vec::new() } else { vec![receipt] },
+            receipts: if stored.size == 0 {
+                Vec::new()
+            } else {
+                vec![receipt]
+            },
             token: place.token.clone(),
             mtime_ns: options.mtime_ns,
         };
@@ -330,7 +338,11 @@ fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<K
         }
         let mac = unhex(&stored.mac)
             .ok_or_else(|| ClientError::Protocol(format!("node {}: a broken receipt", place.node)))?;
-        return Ok(Kept { size: at, digest, mac });
+        return Ok(Kept {
+            size: at,
+            digest,
+            mac,
+        });
     }
 }
 
@@ -348,10 +360,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text
-        .chars()
-        .map(|c| c.to_digit(16))
-        .collect::<Option<Vec<_>>>()?;
+    let digits = text.chars().map(|c| c.to_digit(16)).collect::<Option<Vec<_>>>()?;
     let pairs = digits.chunks(2).map(|p| match p {
         [high, low] => Some((high * 16 + low) as u8),
         _ => None,
@@ -435,7 +444,8 @@ impl<'a> Reading<'a> {
                     return Err(self.unreadable(fragment, at, &errors));
                 }
                 let grant = self.grid.open(self.path)?;
-                if grant.attr.as_ref().map(|a| a.generation) != self.grant.attr.as_ref().map(|a| a.generation) {
+                if grant.attr.as_ref().map(|a| a.generation) != self.grant.attr.as_ref().map(|a| a.generation)
+                {
                     return Err(self.unreadable(fragment, at, &errors));
                 }
                 fresh = Some(grant);

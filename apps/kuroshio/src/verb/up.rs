@@ -122,7 +122,10 @@ pub fn up(args: UpArgs) -> Result<ExitCode, Failure> {
 pub fn down(args: DownArgs) -> Result<ExitCode, Failure> {
     let dir = absolute(&args.dir)?;
     if !grid::metad_dir(&dir).is_dir() {
-        return Err(Failure::usage(format!("{}: there is no grid in this folder", dir.display())));
+        return Err(Failure::usage(format!(
+            "{}: there is no grid in this folder",
+            dir.display()
+        )));
     }
     let _lock = lock(&dir)?;
     let ended = end_all(&dir)?;
@@ -131,7 +134,11 @@ pub fn down(args: DownArgs) -> Result<ExitCode, Failure> {
     } else if ended.is_empty() {
         output::line("nothing ran")?;
     } else {
-        output::line(&format!("ended {}; the data stays in {}", ended.join(", "), dir.display()))?;
+        output::line(&format!(
+            "ended {}; the data stays in {}",
+            ended.join(", "),
+            dir.display()
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -237,7 +244,10 @@ fn wait_or_fail(dir: &Path, name: &str, deadline: Instant) -> Result<(), Failure
     if running(dir, name).is_none() {
         let text = fs::read_to_string(&log).unwrap_or_default();
         let last = text.lines().last().unwrap_or("it wrote nothing");
-        return Err(Failure::failed(format!("{name} has ended: {last} (log: {})", log.display())));
+        return Err(Failure::failed(format!(
+            "{name} has ended: {last} (log: {})",
+            log.display()
+        )));
     }
     if Instant::now() > deadline {
         return Err(Failure::failed(format!(
@@ -266,7 +276,11 @@ fn start(dir: &Path, name: &str, verb: &str, started: &mut Vec<String>) -> Resul
     let failed = |what: &str, e: std::io::Error| Failure::failed(format!("{name}: {what}: {e}"));
     let program = std::env::current_exe().map_err(|e| failed("cannot find this program", e))?;
     let log = log_path(dir, name);
-    let open = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let open = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log);
     let open = open.map_err(|e| failed("cannot open its log", e))?;
     let twin = open.try_clone().map_err(|e| failed("cannot open its log", e))?;
     let mut command = Command::new(program);
@@ -361,7 +375,10 @@ fn remember(name: &str, ticket: &Ticket) -> Option<String> {
             return Some(format!("not kept under its name: `{name}` is another grid"));
         }
     }
-    store.add(name, ticket.clone()).err().map(|e| format!("not kept under a name ({e})"))
+    store
+        .add(name, ticket.clone())
+        .err()
+        .map(|e| format!("not kept under a name ({e})"))
 }
 
 /// Forgets the grid's name; a grid of another key stays.
@@ -407,7 +424,11 @@ fn tell(
     if let Some(note) = note {
         output::line(note)?;
     }
-    let which = if note.is_some() { format!(" --grid {}", dir.display()) } else { String::new() };
+    let which = if note.is_some() {
+        format!(" --grid {}", dir.display())
+    } else {
+        String::new()
+    };
     output::line(&format!("use it:  kuroshio fs{which} put FILE /FILE"))?;
     output::line(&format!("end it:  kuroshio down --dir {}", dir.display()))
 }
