@@ -89,7 +89,7 @@ mod tests {
     fn frame(number: u64, path: &[u8]) -> ClientFrame {
         let op = request::Op::Stat(PathRequest {
             path: path.to_vec(),
-            no_follow: false,
+            ..PathRequest::default()
         });
         ClientFrame {
             number,
