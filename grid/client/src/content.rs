@@ -428,7 +428,7 @@ impl<'a> Reading<'a> {
                 if at == fragment.size_bytes {
                     break;
                 }
-                match self.from_place(&place, fragment, &mut at, &mut hasher, sink) {
+                match self.read_place(&place, fragment, &mut at, &mut hasher, sink) {
                     Ok(()) => {}
                     Err(ClientError::Cancelled) => return Err(ClientError::Cancelled),
                     Err(e @ ClientError::Local { .. }) => return Err(e),
@@ -481,7 +481,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads from `at` to the end, or until the node fails.
-    fn from_place(
+    fn read_place(
         &mut self,
         place: &v1::Place,
         fragment: &v1::Fragment,

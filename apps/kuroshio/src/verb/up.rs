@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use kuroshio_client::{Grid, v1};
 use kuroshio_metad::{Config, Metad, Timing};
 use kuroshio_node::NodeConfig;
-use kuroshio_service::{Ticket, private};
+use kuroshio_service::{Endpoint, ServiceError, Ticket, private};
 
 use crate::error::Failure;
 use crate::verb::{grid, metad};
@@ -229,13 +229,22 @@ fn start_all(dir: &Path, nodes: u32, started: &mut Vec<String>) -> Result<Ticket
         let name = node_name(n);
         loop {
             let known = grid.nodes()?;
-            if known.iter().any(|k| k.name == name && k.joined) {
+            if known.iter().any(|k| k.name == name && k.joined && serves(k)) {
                 break;
             }
             wait_or_fail(dir, &name, deadline)?;
         }
     }
     Ok(ticket)
+}
+
+/// Whether a node's data service answers for the grid. The metadata service may still believe in a process
+/// that was killed a moment ago; a new one answers 503 until it has joined, then asks for a right (401).
+fn serves(node: &v1::Node) -> bool {
+    let pin = node.pin.parse().ok();
+    let endpoint = pin.and_then(|pin| Endpoint::pinned(&node.address, pin, "no.right.yet".into()).ok());
+    let asked = endpoint.map(|e| e.dial(None, None)?.get_range("/", 0, 1, &mut |_| Ok(())));
+    matches!(asked, Some(Err(ServiceError::Refused { status: 401, .. })))
 }
 
 /// Waits a little; fails when the service has ended or the time has.
