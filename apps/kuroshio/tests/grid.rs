@@ -43,8 +43,12 @@ impl Grid {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kuroshio"));
         command.args(args).current_dir(self.home.path());
-        command.env("XDG_CONFIG_HOME", self.path("config")).env_remove("KUROSHIO_GRID");
-        command.env("XDG_STATE_HOME", self.path("state")).stdin(Stdio::null());
+        command
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("KUROSHIO_GRID");
+        command
+            .env("XDG_STATE_HOME", self.path("state"))
+            .stdin(Stdio::null());
         command
     }
 
@@ -74,7 +78,10 @@ impl Grid {
 
     fn pid(&self, service: &str) -> i32 {
         let text = fs::read_to_string(self.path("g/run").join(format!("{service}.pid"))).expect("pid");
-        text.split(' ').next().and_then(|p| p.parse().ok()).expect("number")
+        text.split(' ')
+            .next()
+            .and_then(|p| p.parse().ok())
+            .expect("number")
     }
 
     /// kill -9.
@@ -86,15 +93,25 @@ impl Grid {
     /// Nodes with a valid replica that are up.
     fn holders(&self, path: &str) -> Vec<String> {
         let found = self.json(&["fs", "where", path]);
-        let replicas = found["fragments"][0]["replicas"].as_array().cloned().unwrap_or_default();
-        let valid = replicas.iter().filter(|r| r["state"] == "valid" && r["up"] == true);
-        valid.filter_map(|r| Some(r["node"].as_str()?.to_owned())).collect()
+        let replicas = found["fragments"][0]["replicas"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let valid = replicas
+            .iter()
+            .filter(|r| r["state"] == "valid" && r["up"] == true);
+        valid
+            .filter_map(|r| Some(r["node"].as_str()?.to_owned()))
+            .collect()
     }
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut out = vec![0; len];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
+    blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut out);
     out
 }
 
@@ -108,7 +125,8 @@ fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
 
 fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 #[test]
@@ -130,7 +148,10 @@ fn a_grid_is_one_command_and_leaves_nothing_behind() {
     assert_eq!(put["files"][0]["digest"], digest);
     assert_eq!(grid.want(0, &["fs", "ls", "/a/b"]), "f\n");
     let stat = grid.json(&["fs", "stat", "/a/b/f"]);
-    assert_eq!((&stat["size_bytes"], &stat["kind"]), (&3_000_000.into(), &"file".into()));
+    assert_eq!(
+        (&stat["size_bytes"], &stat["kind"]),
+        (&3_000_000.into(), &"file".into())
+    );
     assert_eq!(grid.json(&["fs", "cksum", "/a/b/f"])["digest"], digest);
     assert_eq!(grid.holders("/a/b/f"), ["node1"]);
     grid.want(0, &["fs", "mv", "/a/b/f", "/a/g"]);
@@ -159,11 +180,22 @@ fn trees_pipes_and_every_command() {
     grid.want(2, &["fs", "put", "t", "/"]);
     grid.want(0, &["fs", "get", "-r", "/t", "out"]);
     for n in 0..20 {
-        assert_eq!(fs::read(grid.path(&format!("out/sub/f{n}"))).expect("read"), bytes(n * 1000, n as u64));
+        assert_eq!(
+            fs::read(grid.path(&format!("out/sub/f{n}"))).expect("read"),
+            bytes(n * 1000, n as u64)
+        );
     }
-    assert_eq!(fs::read_link(grid.path("out/link")).expect("link"), PathBuf::from("sub/f1"));
+    assert_eq!(
+        fs::read_link(grid.path("out/link")).expect("link"),
+        PathBuf::from("sub/f1")
+    );
     assert_eq!(grid.json(&["fs", "du", "/t"])["files"], 21);
-    assert_eq!(grid.want(0, &["fs", "find", "/t", "--name", "f1?", "--kind", "file"]).lines().count(), 10);
+    assert_eq!(
+        grid.want(0, &["fs", "find", "/t", "--name", "f1?", "--kind", "file"])
+            .lines()
+            .count(),
+        10
+    );
 
     let mut child = grid
         .command(&["fs", "put", "-", "/piped"])
@@ -171,24 +203,48 @@ fn trees_pipes_and_every_command() {
         .spawn()
         .expect("started");
     let content = bytes(10_000_000, 9);
-    child.stdin.take().expect("stdin").write_all(&content).expect("written");
+    child
+        .stdin
+        .take()
+        .expect("stdin")
+        .write_all(&content)
+        .expect("written");
     assert!(child.wait().expect("ended").success());
     assert!(grid.run(&["fs", "cat", "/piped"]).stdout == content);
 
     grid.want(0, &["fs", "chmod", "600", "/piped"]);
     grid.want(0, &["fs", "chown", "alice:users", "/piped"]);
     let stat = grid.json(&["fs", "stat", "/piped"]);
-    assert_eq!((&stat["mode"], &stat["owner"], &stat["group"]), (&"0600".into(), &"alice".into(), &"users".into()));
+    assert_eq!(
+        (&stat["mode"], &stat["owner"], &stat["group"]),
+        (&"0600".into(), &"alice".into(), &"users".into())
+    );
     grid.want(0, &["fs", "ln", "-s", "piped", "/s"]);
     grid.want(0, &["fs", "ln", "/piped", "/hard"]);
     assert_eq!(grid.json(&["fs", "stat", "/s"])["links"], 2);
-    assert_eq!(grid.json(&["fs", "rep", "-N", "2", "/piped"])["jobs"][0]["state"], "done");
+    assert_eq!(
+        grid.json(&["fs", "rep", "-N", "2", "/piped"])["jobs"][0]["state"],
+        "done"
+    );
     assert_eq!(grid.holders("/piped").len(), 2);
-    assert_eq!(grid.json(&["fs", "sched", "/piped"])["nodes"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        grid.json(&["fs", "sched", "/piped"])["nodes"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
     assert_eq!(grid.json(&["fs", "ncopy", "-s", "2", "/t", "-r"])["ncopy"], "2");
     assert_eq!(grid.json(&["fs", "status"])["nodes_up"], 2);
-    assert_eq!(grid.json(&["fs", "node", "ls"])["nodes"].as_array().map(Vec::len), Some(2));
-    for args in [vec!["fs", "df"], vec!["fs", "job", "ls", "-a"], vec!["fs", "ls", "-lR", "/"], vec!["fs", "where", "/s"]] {
+    assert_eq!(
+        grid.json(&["fs", "node", "ls"])["nodes"].as_array().map(Vec::len),
+        Some(2)
+    );
+    for args in [
+        vec!["fs", "df"],
+        vec!["fs", "job", "ls", "-a"],
+        vec!["fs", "ls", "-lR", "/"],
+        vec!["fs", "where", "/s"],
+    ] {
         assert!(!grid.want(0, &args).is_empty(), "{args:?}");
     }
     for (code, args) in [
@@ -237,7 +293,10 @@ fn what_was_acknowledged_survives_kill_9() {
     }
     for (name, seed) in &acknowledged {
         let cat = grid.run(&["fs", "cat", &format!("/{name}")]);
-        assert!(cat.status.success() && cat.stdout == bytes(200_000, *seed), "{name}");
+        assert!(
+            cat.status.success() && cat.stdout == bytes(200_000, *seed),
+            "{name}"
+        );
     }
     // No name stands for bytes that are not there.
     let listed = grid.json(&["fs", "ls", "/"]);
@@ -256,7 +315,11 @@ fn a_reader_and_the_grid_survive_a_node() {
     grid.want(0, &["fs", "put", "--ncopy", "2", "f", "/f"]);
     let held = grid.holders("/f");
     assert_eq!(held.len(), 2);
-    let mut cat = grid.command(&["fs", "cat", "/f"]).stdout(Stdio::piped()).spawn().expect("started");
+    let mut cat = grid
+        .command(&["fs", "cat", "/f"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
     let mut out = cat.stdout.take().expect("stdout");
     let mut got = vec![0; 1_000_000];
     out.read_exact(&mut got).expect("the beginning");
@@ -276,23 +339,54 @@ fn a_reader_and_the_grid_survive_a_node() {
 #[test]
 fn a_grid_by_init_and_join() {
     let grid = Grid::new();
-    grid.want(0, &["init", "--dir", "g/metad", "--name", "made", "--listen", "127.0.0.1:0"]);
+    grid.want(
+        0,
+        &[
+            "init",
+            "--dir",
+            "g/metad",
+            "--name",
+            "made",
+            "--listen",
+            "127.0.0.1:0",
+        ],
+    );
     grid.want(2, &["init", "--dir", "g/metad"]);
     grid.want(2, &["stored", "--dir", "n1"]);
     let start = |args: &[&str]| {
-        let child = grid.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = grid
+            .command(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
         Service(child.expect("started"))
     };
     let _metad = start(&["metad", "--dir", "g/metad"]);
-    wait_for("the service answers", || grid.run(&["fs", "--grid", "g", "status"]).status.success());
+    wait_for("the service answers", || {
+        grid.run(&["fs", "--grid", "g", "status"]).status.success()
+    });
     let ticket = grid.want(0, &["fs", "--grid", "g", "ticket", "--node", "n1"]);
     let mut join = grid
-        .command(&["join", "--dir", "n1", "--listen", "127.0.0.1:0", "--site", "tokyo", "--capacity", "1GiB"])
+        .command(&[
+            "join",
+            "--dir",
+            "n1",
+            "--listen",
+            "127.0.0.1:0",
+            "--site",
+            "tokyo",
+            "--capacity",
+            "1GiB",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .expect("started");
-    join.stdin.take().expect("stdin").write_all(ticket.as_bytes()).expect("written");
+    join.stdin
+        .take()
+        .expect("stdin")
+        .write_all(ticket.as_bytes())
+        .expect("written");
     assert!(join.wait().expect("ended").success());
     let _node = start(&["stored", "--dir", "n1"]);
     wait_for("the node is there", || {
@@ -301,8 +395,16 @@ fn a_grid_by_init_and_join() {
     });
     // A user of their own.
     let alice = grid.want(0, &["fs", "--grid", "g", "ticket", "alice", "-g", "users"]);
-    let mut add = grid.command(&["fs", "grid", "add", "mine"]).stdin(Stdio::piped()).spawn().expect("started");
-    add.stdin.take().expect("stdin").write_all(alice.as_bytes()).expect("written");
+    let mut add = grid
+        .command(&["fs", "grid", "add", "mine"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("started");
+    add.stdin
+        .take()
+        .expect("stdin")
+        .write_all(alice.as_bytes())
+        .expect("written");
     assert!(add.wait().expect("ended").success());
     assert_eq!(grid.json(&["fs", "status"])["user"], "alice");
     grid.file("f", b"content");

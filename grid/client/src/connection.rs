@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use kuroshio_proto::frame::{self, FrameError};
-use kuroshio_proto::v1::{ClientFrame, Failure, Hello, Request, ServerFrame, client_frame, request, response};
+use kuroshio_proto::v1::{
+    ClientFrame, Failure, Hello, Request, ServerFrame, client_frame, request, response,
+};
 use kuroshio_proto::{ALPN_FRAMES, MAX_IN_FLIGHT};
 use kuroshio_service::{Security, ServiceError, Ticket, dial_tls};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -79,7 +81,9 @@ impl Connection {
     /// Connects and presents the token.
     pub fn open(ticket: &Ticket, security: &Security) -> Result<Self, ClientError> {
         let Security::Pinned { pin, token } = security else {
-            return Err(ClientError::Invalid("a grid is spoken to with a pin and a token".into()));
+            return Err(ClientError::Invalid(
+                "a grid is spoken to with a pin and a token".into(),
+            ));
         };
         let (pin, token, address) = (*pin, token.clone(), ticket.address().to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread()

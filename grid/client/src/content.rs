@@ -177,7 +177,11 @@ impl Grid {
         stored: Kept,
         options: &PutOptions,
     ) -> Result<Sent, ClientError> {
-        let node = if stored.size == 0 { String::new() } else { place.node.clone() };
+        let node = if stored.size == 0 {
+            String::new()
+        } else {
+            place.node.clone()
+        };
         let receipt = v1::Receipt {
             node: node.clone(),
             mac: stored.mac,
@@ -192,7 +196,11 @@ impl Grid {
             umask: options.umask,
             size_bytes: stored.size,
             digest: stored.digest.to_vec(),
-            receipts: if stored.size == 0 { Vec::new() } else { vec![receipt] },
+            receipts: if stored.size == 0 {
+                Vec::new()
+            } else {
+                vec![receipt]
+            },
             token: place.token.clone(),
             mtime_ns: options.mtime_ns,
         };
@@ -330,7 +338,11 @@ fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<K
         }
         let mac = unhex(&stored.mac)
             .ok_or_else(|| ClientError::Protocol(format!("node {}: a broken receipt", place.node)))?;
-        return Ok(Kept { size: at, digest, mac });
+        return Ok(Kept {
+            size: at,
+            digest,
+            mac,
+        });
     }
 }
 
@@ -348,10 +360,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text
-        .chars()
-        .map(|c| c.to_digit(16))
-        .collect::<Option<Vec<_>>>()?;
+    let digits = text.chars().map(|c| c.to_digit(16)).collect::<Option<Vec<_>>>()?;
     let pairs = digits.chunks(2).map(|p| match p {
         [high, low] => Some((high * 16 + low) as u8),
         _ => None,
@@ -419,7 +428,7 @@ impl<'a> Reading<'a> {
                 if at == fragment.size_bytes {
                     break;
                 }
-                match self.from_place(&place, fragment, &mut at, &mut hasher, sink) {
+                match self.read_place(&place, fragment, &mut at, &mut hasher, sink) {
                     Ok(()) => {}
                     Err(ClientError::Cancelled) => return Err(ClientError::Cancelled),
                     Err(e @ ClientError::Local { .. }) => return Err(e),
@@ -435,7 +444,8 @@ impl<'a> Reading<'a> {
                     return Err(self.unreadable(fragment, at, &errors));
                 }
                 let grant = self.grid.open(self.path)?;
-                if grant.attr.as_ref().map(|a| a.generation) != self.grant.attr.as_ref().map(|a| a.generation) {
+                if grant.attr.as_ref().map(|a| a.generation) != self.grant.attr.as_ref().map(|a| a.generation)
+                {
                     return Err(self.unreadable(fragment, at, &errors));
                 }
                 fresh = Some(grant);
@@ -471,7 +481,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads from `at` to the end, or until the node fails.
-    fn from_place(
+    fn read_place(
         &mut self,
         place: &v1::Place,
         fragment: &v1::Fragment,

@@ -16,7 +16,9 @@ pub enum ClientError {
     #[error("{0}")]
     Failed(Failure),
     /// The connection was lost after the request was sent: whether it was done is not known.
-    #[error("the connection to the metadata service was lost ({0}); whether the change was made is not known")]
+    #[error(
+        "the connection to the metadata service was lost ({0}); whether the change was made is not known"
+    )]
     Lost(String),
     /// A local file.
     #[error("{}: {source}", path.display())]

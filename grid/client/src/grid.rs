@@ -255,7 +255,11 @@ impl Grid {
     /// See [`ClientError`].
     pub fn abandon(&self, inode: u64, generation: u64, token: &str) -> Result<(), ClientError> {
         let token = token.to_owned();
-        self.done(Op::Abandon(v1::AbandonRequest { inode, generation, token }))
+        self.done(Op::Abandon(v1::AbandonRequest {
+            inode,
+            generation,
+            token,
+        }))
     }
 
     /// Ends the right to read that [`Self::open`] gave, without waiting for the answer.
@@ -268,7 +272,12 @@ impl Grid {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn replicate(&self, path: &[u8], copies: u32, nodes: Vec<String>) -> Result<Vec<v1::Job>, ClientError> {
+    pub fn replicate(
+        &self,
+        path: &[u8],
+        copies: u32,
+        nodes: Vec<String>,
+    ) -> Result<Vec<v1::Job>, ClientError> {
         let path = path.to_vec();
         self.job_list(Op::Replicate(v1::ReplicateRequest { path, copies, nodes }))
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{Place, Timestamp};
+use kuroshio_proto::MAX_LIST_ENTRIES;
+use kuroshio_proto::frame::MAX_FRAME_BYTES;
 use kuroshio_proto::v1::request::Op;
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
-use kuroshio_proto::MAX_LIST_ENTRIES;
-use kuroshio_proto::frame::MAX_FRAME_BYTES;
 use kuroshio_service::{Operation, check_scope, now_unix_s};
 
 use crate::convert;
@@ -81,7 +81,9 @@ impl Inner {
     async fn stat(&self, session: &Session, r: v1::PathRequest) -> Answered {
         self.may(&session.who, Operation::Read, &r.path).await?;
         let (place, follow) = (Place::path(&r.path), !r.no_follow);
-        self.ask(&session.who.caller, cat::Stat { place, follow }).await.map(attr)
+        self.ask(&session.who.caller, cat::Stat { place, follow })
+            .await
+            .map(attr)
     }
 
     async fn list(&self, session: &Session, r: v1::ListRequest) -> Answered {
@@ -205,7 +207,9 @@ impl Inner {
         self.may(&session.who, Operation::Modify, &r.path).await?;
         let rule = r.copies.parse().map_err(|e| convert::failure(&e))?;
         let place = Place::path(&r.path);
-        let changed = self.ask(&session.who.caller, cat::SetCopies { place, rule }).await?;
+        let changed = self
+            .ask(&session.who.caller, cat::SetCopies { place, rule })
+            .await?;
         self.registry.wake();
         Ok(attr(changed))
     }
@@ -253,7 +257,11 @@ impl Inner {
     async fn usage(&self, session: &Session, r: v1::UseRequest) -> Answered {
         let caller = &session.who.caller;
         let uses = if session.who.admin().is_ok() {
-            let kind = if r.groups { cat::QuotaKind::Group } else { cat::QuotaKind::User };
+            let kind = if r.groups {
+                cat::QuotaKind::Group
+            } else {
+                cat::QuotaKind::User
+            };
             let all = cat::ListUsage {
                 kind,
                 after: None,
@@ -261,7 +269,11 @@ impl Inner {
             };
             self.ask(caller, all).await?
         } else {
-            let names = if r.groups { caller.groups.clone() } else { vec![caller.user.clone()] };
+            let names = if r.groups {
+                caller.groups.clone()
+            } else {
+                vec![caller.user.clone()]
+            };
             let mut uses = Vec::new();
             for name in names {
                 let subject = if r.groups {
@@ -292,7 +304,11 @@ impl Inner {
                 r.user.escape_debug()
             )));
         }
-        let valid_s = if r.valid_s == 0 { DEFAULT_VALID_S } else { r.valid_s };
+        let valid_s = if r.valid_s == 0 {
+            DEFAULT_VALID_S
+        } else {
+            r.valid_s
+        };
         if valid_s > MAX_VALID_S {
             return Err(invalid(format!("{valid_s} s: at most {MAX_VALID_S} s are valid")));
         }
@@ -320,12 +336,19 @@ impl Inner {
             &[None]
         };
         // The jobs asked for lie between the lowest and the highest number.
-        let mut after = r.jobs.iter().min().map(|first| cat::JobId(first.saturating_sub(1)));
+        let mut after = r
+            .jobs
+            .iter()
+            .min()
+            .map(|first| cat::JobId(first.saturating_sub(1)));
         let last = r.jobs.iter().max().copied().unwrap_or(u64::MAX);
         for state in states {
             loop {
                 let page = cat::ListJobs {
-                    filter: cat::JobFilter { state: *state, ino: None },
+                    filter: cat::JobFilter {
+                        state: *state,
+                        ino: None,
+                    },
                     after,
                     limit: MAX_LIST_ENTRIES,
                 };
@@ -355,7 +378,10 @@ impl Inner {
         let progress = self.registry.progress(job.id.0);
         let mut job = convert::job(job);
         job.bytes_done = job.bytes_done.max(progress);
-        job.path = self.ask(&self.service(), cat::PathOf { ino }).await.unwrap_or_default();
+        job.path = self
+            .ask(&self.service(), cat::PathOf { ino })
+            .await
+            .unwrap_or_default();
         job
     }
 }

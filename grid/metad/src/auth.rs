@@ -28,7 +28,10 @@ fn invalid(text: impl Into<String>) -> Failure {
 impl Inner {
     /// Who presents this token.
     pub fn who(&self, token: &str) -> Result<Who, Failure> {
-        let claims = self.verifier.check(token).map_err(|e| unauthenticated(e.to_string()))?;
+        let claims = self
+            .verifier
+            .check(token)
+            .map_err(|e| unauthenticated(e.to_string()))?;
         Who::new(claims)
     }
 
@@ -123,13 +126,19 @@ impl Who {
     pub fn node(&self) -> Result<&str, Failure> {
         match self.claims.allow(Operation::Node, b"") {
             Ok(()) => Ok(&self.claims.sub),
-            Err(_) => Err(Failure::new(Code::Permission, "only a node of the grid may do this")),
+            Err(_) => Err(Failure::new(
+                Code::Permission,
+                "only a node of the grid may do this",
+            )),
         }
     }
 
     /// Whether a grant's token is this caller's and for this object.
     pub fn holds(&self, inner: &Inner, token: &str, object: &str) -> Result<(), Failure> {
-        let grant = inner.grants.check(token).map_err(|e| unauthenticated(format!("grant: {e}")))?;
+        let grant = inner
+            .grants
+            .check(token)
+            .map_err(|e| unauthenticated(format!("grant: {e}")))?;
         if grant.sub != self.claims.sub {
             return Err(Failure::new(Code::Access, "the grant was given to another user"));
         }
@@ -143,7 +152,10 @@ pub fn plain_path(path: &[u8]) -> Result<Vec<u8>, Failure> {
     if path.len() > MAX_PATH_BYTES {
         return Err(Failure::new(
             Code::NameTooLong,
-            format!("a path of {} bytes; at most {MAX_PATH_BYTES} are valid", path.len()),
+            format!(
+                "a path of {} bytes; at most {MAX_PATH_BYTES} are valid",
+                path.len()
+            ),
         ));
     }
     if !path.starts_with(b"/") {
@@ -165,7 +177,10 @@ pub fn plain_path(path: &[u8]) -> Result<Vec<u8>, Failure> {
             name if name.len() > MAX_NAME_BYTES => {
                 return Err(Failure::new(
                     Code::NameTooLong,
-                    format!("a name of {} bytes; at most {MAX_NAME_BYTES} are valid", name.len()),
+                    format!(
+                        "a name of {} bytes; at most {MAX_NAME_BYTES} are valid",
+                        name.len()
+                    ),
                 ));
             }
             name => {

@@ -179,7 +179,12 @@ mod tests {
         let mut bad = config();
         bad.listen = SocketAddr::from(([0, 0, 0, 0], 1));
         assert!(bad.save(dir.path()).is_err());
-        for text in ["", "name = 1", "name=\"a\"\nlisten=\"x\"", "name=\"a\"\nlisten=\"127.0.0.1:1\"\nx=1"] {
+        for text in [
+            "",
+            "name = 1",
+            "name=\"a\"\nlisten=\"x\"",
+            "name=\"a\"\nlisten=\"127.0.0.1:1\"\nx=1",
+        ] {
             private::write(&Config::path(dir.path()), text.as_bytes()).expect("written");
             assert!(Config::load(dir.path()).is_err(), "{text}");
         }

@@ -29,11 +29,16 @@ impl Inner {
         let who = &session.who;
         self.may(who, Operation::Modify, &r.path).await?;
         let place = Place::path(&r.path);
-        let opened = self.try_ask(&who.caller, cat::OpenWrite { place: place.clone() }).await;
+        let opened = self
+            .try_ask(&who.caller, cat::OpenWrite { place: place.clone() })
+            .await;
         let (draft, new_file) = match opened {
             Ok(draft) if r.exclusive => {
                 self.release(draft.handle).await;
-                return Err(Failure::new(Code::Exists, format!("{place}: it is there already")));
+                return Err(Failure::new(
+                    Code::Exists,
+                    format!("{place}: it is there already"),
+                ));
             }
             Ok(draft) => (draft, false),
             Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -83,7 +88,10 @@ impl Inner {
         };
         let attr = self.ask(&session.who.caller, op).await?;
         if attr.kind != cat::Kind::Dir {
-            let text = format!("'{}': not a directory", String::from_utf8_lossy(folder).escape_debug());
+            let text = format!(
+                "'{}': not a directory",
+                String::from_utf8_lossy(folder).escape_debug()
+            );
             return Err(Failure::new(Code::NotDirectory, text));
         }
         Ok(())
@@ -103,16 +111,25 @@ impl Inner {
         let mut nodes = Vec::new();
         for receipt in &r.receipts {
             let object = (r.inode, r.generation, 0);
-            if !self.master.check(&receipt.node, object, r.size_bytes, &r.digest, &receipt.mac) {
+            if !self
+                .master
+                .check(&receipt.node, object, r.size_bytes, &r.digest, &receipt.mac)
+            {
                 return Err(Failure::new(
                     Code::Invalid,
-                    format!("the receipt is not one of node `{}` for this content", receipt.node.escape_debug()),
+                    format!(
+                        "the receipt is not one of node `{}` for this content",
+                        receipt.node.escape_debug()
+                    ),
                 ));
             }
             nodes.push(receipt.node.clone());
         }
         if nodes.is_empty() && r.size_bytes > 0 {
-            return Err(Failure::new(Code::Invalid, "no receipt of a node that has the content"));
+            return Err(Failure::new(
+                Code::Invalid,
+                "no receipt of a node that has the content",
+            ));
         }
         let fragment = cat::NewFragment {
             index: 0,
@@ -121,7 +138,11 @@ impl Inner {
             nodes,
         };
         // Nothing is stored of an empty file.
-        let fragments = if r.size_bytes == 0 { Vec::new() } else { vec![fragment] };
+        let fragments = if r.size_bytes == 0 {
+            Vec::new()
+        } else {
+            vec![fragment]
+        };
         let draft = self.registry.take_draft(r.inode, r.generation).unwrap_or(Draft {
             ino: Ino(r.inode),
             generation: Generation(r.generation),
@@ -163,7 +184,9 @@ impl Inner {
 
     /// Gives new content up. The bytes at the node go when it looks for what nobody knows.
     pub async fn abandon(&self, session: &Session, r: v1::AbandonRequest) -> Answered {
-        session.who.holds(self, &r.token, &object_path(r.inode, r.generation, 0))?;
+        session
+            .who
+            .holds(self, &r.token, &object_path(r.inode, r.generation, 0))?;
         if let Some(draft) = self.registry.take_draft(r.inode, r.generation) {
             self.release(draft.handle).await;
         }
@@ -180,7 +203,10 @@ impl Inner {
             self.release(open.handle).await;
             return Err(Failure::new(
                 Code::Limit,
-                format!("this connection has {} files open already", crate::door::MAX_HANDLES),
+                format!(
+                    "this connection has {} files open already",
+                    crate::door::MAX_HANDLES
+                ),
             ));
         }
         let scope = read_scope(open.attr.ino, &open.fragments);
@@ -265,7 +291,10 @@ impl Inner {
         if r.copies > MAX_COPIES || (r.copies == 0 && r.nodes.is_empty()) {
             return Err(Failure::new(
                 Code::Invalid,
-                format!("{} copies: 1 to {MAX_COPIES} are valid, or nodes by name", r.copies),
+                format!(
+                    "{} copies: 1 to {MAX_COPIES} are valid, or nodes by name",
+                    r.copies
+                ),
             ));
         }
         let place = Place::path(&r.path);
@@ -309,7 +338,9 @@ fn read_scope(ino: Ino, fragments: &[cat::Fragment]) -> String {
         // Nothing can be read of an empty file.
         [] => format!("storage.read:{OBJECTS_PREFIX}{ino}/0"),
         all if all.len() <= MAX_GENERATIONS => {
-            let scopes = all.iter().map(|(i, g)| format!("storage.read:{OBJECTS_PREFIX}{i}/{g}"));
+            let scopes = all
+                .iter()
+                .map(|(i, g)| format!("storage.read:{OBJECTS_PREFIX}{i}/{g}"));
             scopes.collect::<Vec<_>>().join(" ")
         }
         _ => format!("storage.read:{OBJECTS_PREFIX}{ino}"),

@@ -100,15 +100,23 @@ async fn is_work(inner: &Inner, stale_too: bool) -> Result<bool, cat::CatalogErr
         after: None,
         limit,
     };
-    if !inner.try_ask(&inner.service(), list(JobState::Queued, 1)).await?.is_empty() {
+    if !inner
+        .try_ask(&inner.service(), list(JobState::Queued, 1))
+        .await?
+        .is_empty()
+    {
         return Ok(true);
     }
     if !stale_too {
         return Ok(false);
     }
     let now = Timestamp::now();
-    let running = inner.try_ask(&inner.service(), list(JobState::Running, 1000)).await?;
-    Ok(running.iter().any(|j| j.claimed_until.is_none_or(|until| until < now)))
+    let running = inner
+        .try_ask(&inner.service(), list(JobState::Running, 1000))
+        .await?;
+    Ok(running
+        .iter()
+        .any(|j| j.claimed_until.is_none_or(|until| until < now)))
 }
 
 async fn work(inner: &Arc<Inner>, job: cat::Job) {
@@ -178,12 +186,19 @@ async fn copy(inner: &Arc<Inner>, job: &cat::Job) -> Result<Outcome, v1::Failure
     let Some(destination) = destination else {
         return Ok(Outcome::Again("no node takes another replica now".into()));
     };
-    match fragment.replicas.iter().find(|r| r.node == destination).map(|r| r.state) {
+    match fragment
+        .replicas
+        .iter()
+        .find(|r| r.node == destination)
+        .map(|r| r.state)
+    {
         Some(ReplicaState::Valid) => return Ok(Outcome::Done),
         // An earlier attempt, by a service that has gone, or a lost row: the node is asked again.
         Some(ReplicaState::Writing | ReplicaState::Lost) => {}
         Some(ReplicaState::Stale | ReplicaState::Removing) => {
-            return Ok(Outcome::Again(format!("an old replica is still removed from {destination}")));
+            return Ok(Outcome::Again(format!(
+                "an old replica is still removed from {destination}"
+            )));
         }
         None => {
             let add = cat::AddReplica {
@@ -254,7 +269,10 @@ fn sources(
     let object = fragment.object;
     let path = object_path(object.ino.0, object.generation.0, object.fragment);
     let token = inner.grant(destination, &format!("storage.read:{path}"))?;
-    let site = nodes.iter().find(|n| n.node.name == destination).map(|n| n.node.site.clone());
+    let site = nodes
+        .iter()
+        .find(|n| n.node.name == destination)
+        .map(|n| n.node.site.clone());
     let mut found = fragment
         .replicas
         .iter()
@@ -361,7 +379,9 @@ async fn still_ours(inner: &Inner, job: &cat::Job) -> bool {
         limit: 1,
     };
     match inner.try_ask(&inner.service(), one).await {
-        Ok(found) => found.first().is_some_and(|now| now.id == job.id && is_ours(inner, now)),
+        Ok(found) => found
+            .first()
+            .is_some_and(|now| now.id == job.id && is_ours(inner, now)),
         Err(e) => e.kind().is_retryable(),
     }
 }

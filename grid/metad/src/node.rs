@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{NodeState, ReplicaState, Timestamp};
+use kuroshio_proto::MAX_LIST_ENTRIES;
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
-use kuroshio_proto::MAX_LIST_ENTRIES;
 use kuroshio_service::check_address;
 
 use crate::convert;
@@ -162,7 +162,9 @@ impl Inner {
                 host: k.host,
             }
         });
-        Ok(Answer::Nodes(v1::NodesReply { nodes: nodes.collect() }))
+        Ok(Answer::Nodes(v1::NodesReply {
+            nodes: nodes.collect(),
+        }))
     }
 
     /// Changes a node's state.
@@ -205,7 +207,11 @@ impl Inner {
         r.pin
             .parse::<kuroshio_service::Pin>()
             .map_err(|e| invalid(format!("pin: {e}")))?;
-        let site = if r.site.is_empty() { DEFAULT_SITE.to_owned() } else { r.site };
+        let site = if r.site.is_empty() {
+            DEFAULT_SITE.to_owned()
+        } else {
+            r.site
+        };
         if !cat::is_principal(&site) {
             return Err(invalid(format!("`{}` is not a site's name", site.escape_debug())));
         }
@@ -256,7 +262,10 @@ impl Inner {
     pub async fn heartbeat(&self, session: &Session, r: v1::HeartbeatRequest) -> Answered {
         let name = session.who.node()?;
         let Some(notify) = self.registry.heard(name, &r) else {
-            return Err(Failure::new(Code::Stale, "this service has begun anew: join again"));
+            return Err(Failure::new(
+                Code::Stale,
+                "this service has begun anew: join again",
+            ));
         };
         let mut reply = self.registry.take_orders(name);
         if reply.orders.is_empty() && reply.cancel.is_empty() {
@@ -272,7 +281,10 @@ impl Inner {
     pub async fn inventory(&self, session: &Session, r: v1::InventoryRequest) -> Answered {
         let name = session.who.node()?;
         if r.objects.len() > MAX_LIST_ENTRIES as usize {
-            let text = format!("{} objects; at most {MAX_LIST_ENTRIES} are valid", r.objects.len());
+            let text = format!(
+                "{} objects; at most {MAX_LIST_ENTRIES} are valid",
+                r.objects.len()
+            );
             return Err(Failure::new(Code::Invalid, text));
         }
         let mut unknown = Vec::new();
@@ -282,7 +294,10 @@ impl Inner {
                 generation: cat::Generation(object.generation),
                 fragment: object.fragment,
             };
-            match self.try_ask(&self.service(), cat::GetFragment { object: id }).await {
+            match self
+                .try_ask(&self.service(), cat::GetFragment { object: id })
+                .await
+            {
                 Ok(found) if found.replicas.iter().any(|r| r.node == name) => {}
                 Ok(_) => unknown.push(object),
                 Err(e) if e.kind() == cat::ErrorKind::NotFound => unknown.push(object),
@@ -307,12 +322,7 @@ fn count(fragment: &cat::Fragment, state: ReplicaState) -> usize {
 
 /// Nodes for `missing` new replicas, at one site if it is named: sites with the fewest copies first, then
 /// nodes with the most free space; never one that has a row of the fragment already.
-pub fn spread(
-    fragment: &cat::Fragment,
-    nodes: &[Known],
-    site: Option<&str>,
-    missing: usize,
-) -> Vec<String> {
+pub fn spread(fragment: &cat::Fragment, nodes: &[Known], site: Option<&str>, missing: usize) -> Vec<String> {
     let has = |name: &str| fragment.replicas.iter().any(|r| r.node == name);
     let holds = |r: &&cat::Replica| matches!(r.state, ReplicaState::Valid | ReplicaState::Writing);
     let mut sites = fragment

@@ -299,7 +299,9 @@ mod tests {
         assert!(registry.order("n1", None, v1::Order::default()).is_none());
         registry.join(report("n1"), String::new());
         registry.join(report("n2"), String::new());
-        let (number, mut ends) = registry.order("n1", Some(7), v1::Order::default()).expect("taken");
+        let (number, mut ends) = registry
+            .order("n1", Some(7), v1::Order::default())
+            .expect("taken");
         assert!(registry.take_orders("n2").orders.is_empty());
         assert_eq!(registry.take_orders("n1").orders.len(), 1);
         let done = v1::OrderDoneRequest {

@@ -105,7 +105,9 @@ impl Inner {
     /// A right to objects, which nodes check.
     pub fn grant(&self, subject: &str, scope: &str) -> Result<String, Failure> {
         let valid_s = self.config.timing.grant_s;
-        let token = self.identity.issue_to(subject, &[], &self.objects, scope, valid_s);
+        let token = self
+            .identity
+            .issue_to(subject, &[], &self.objects, scope, valid_s);
         token.map_err(|e| Failure::new(Code::Internal, e.to_string()))
     }
 
@@ -117,7 +119,9 @@ impl Inner {
         scope: &str,
         valid_s: u64,
     ) -> Result<String, Failure> {
-        let token = self.identity.issue_to(subject, groups, &self.identity.name(), scope, valid_s);
+        let token = self
+            .identity
+            .issue_to(subject, groups, &self.identity.name(), scope, valid_s);
         token.map_err(|e| Failure::new(Code::Invalid, e.to_string()))
     }
 }
@@ -275,6 +279,9 @@ fn admin_ticket(identity: &Identity, dir: &Path, address: &str) -> Result<Ticket
     let groups = ["admin".to_owned()];
     let token = identity.issue_to("admin", &groups, &identity.name(), ADMIN_SCOPE, ADMIN_VALID_S)?;
     let ticket = identity.ticket(address, token)?;
-    private::write(&dir.join(ADMIN_TICKET), format!("{}\n", ticket.to_line()).as_bytes())?;
+    private::write(
+        &dir.join(ADMIN_TICKET),
+        format!("{}\n", ticket.to_line()).as_bytes(),
+    )?;
     Ok(ticket)
 }

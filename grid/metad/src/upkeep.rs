@@ -69,7 +69,10 @@ async fn look(inner: &Arc<Inner>, turn: u64) -> Result<(), v1::Failure> {
         };
         inner.ask(&service, reap).await?;
     }
-    for draft in inner.registry.old_drafts(Duration::from_secs(inner.config.timing.grant_s)) {
+    for draft in inner
+        .registry
+        .old_drafts(Duration::from_secs(inner.config.timing.grant_s))
+    {
         inner.ask(&service, cat::Release { handle: draft.handle }).await?;
     }
     if turn.is_multiple_of(PRUNE_TURNS) {
@@ -104,7 +107,11 @@ async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure
         state,
     };
     inner.ask(&inner.service(), set).await?;
-    tracing::warn!(node = node.name, state = crate::convert::node_state(state), "node does not answer");
+    tracing::warn!(
+        node = node.name,
+        state = crate::convert::node_state(state),
+        "node does not answer"
+    );
     inner.reckon(&node.name).await
 }
 
@@ -232,7 +239,11 @@ async fn repair(inner: &Arc<Inner>, nodes: &[Known]) -> Result<(), v1::Failure> 
         if has_open_job(inner, off.fragment.object).await? {
             continue;
         }
-        let under_way = off.fragment.replicas.iter().filter(|r| r.state == ReplicaState::Writing);
+        let under_way = off
+            .fragment
+            .replicas
+            .iter()
+            .filter(|r| r.state == ReplicaState::Writing);
         let missing = (off.missing as usize).saturating_sub(under_way.count());
         for destination in wanted_at(&off, nodes, missing) {
             jobs.push(cat::NewJob {

@@ -16,8 +16,8 @@ use kuroshio_proto::objects_audience;
 use kuroshio_service::{Ticket, Verifier};
 use kuroshio_store::{Mode, ObjectId, StoreError};
 
-use crate::{inventory, pull};
 use crate::server::{Joined, Shared};
+use crate::{inventory, pull};
 
 /// Pause before the first attempt to connect again; doubled up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -202,8 +202,12 @@ fn carry_out(shared: &Shared, order: &v1::Order, cancel: &Cancel) -> v1::OrderDo
 
 /// The spool's name of an object.
 pub fn object_id(inode: u64, generation: u64, fragment: u32) -> Result<ObjectId, String> {
-    let generation = u32::try_from(generation)
-        .map_err(|_| format!("generation {generation} is beyond what a spool can name ({})", u32::MAX))?;
+    let generation = u32::try_from(generation).map_err(|_| {
+        format!(
+            "generation {generation} is beyond what a spool can name ({})",
+            u32::MAX
+        )
+    })?;
     Ok(ObjectId {
         inode,
         generation,

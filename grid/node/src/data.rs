@@ -99,7 +99,9 @@ impl ReadAt for Reading {
         let left = self.0.size().saturating_sub(offset);
         let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let into = buf.get_mut(..most).unwrap_or_default();
-        self.0.read_at(offset, into).map_err(|e| io::Error::other(e.to_string()))
+        self.0
+            .read_at(offset, into)
+            .map_err(|e| io::Error::other(e.to_string()))
     }
 }
 
@@ -158,15 +160,17 @@ impl Data {
             }
         };
         claims.allow(operation, path.as_bytes())?;
-        let found = std::str::from_utf8(path.as_bytes()).ok().and_then(parse_object_path);
+        let found = std::str::from_utf8(path.as_bytes())
+            .ok()
+            .and_then(parse_object_path);
         let Some((inode, generation, fragment)) = found else {
             return Err(Refusal::new(
                 StatusCode::NOT_FOUND,
                 "objects are /.kuroshio/objects/INODE/GENERATION/FRAGMENT",
             ));
         };
-        let id = object_id(inode, generation, fragment)
-            .map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, e))?;
+        let id =
+            object_id(inode, generation, fragment).map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, e))?;
         if operation == Operation::Modify {
             return self.put(request, id, claims).await;
         }
@@ -262,7 +266,10 @@ impl Data {
         writing.retain(|_, w| w.touched.elapsed() < IDLE_LIMIT);
         if let Some(open) = writing.get_mut(&id) {
             if open.owner != meta.owner {
-                return Err(Refusal::new(StatusCode::FORBIDDEN, "another user writes this object"));
+                return Err(Refusal::new(
+                    StatusCode::FORBIDDEN,
+                    "another user writes this object",
+                ));
             }
             open.touched = Instant::now();
             return Ok(open.writer.clone());
@@ -319,7 +326,10 @@ fn part_of(headers: &HeaderMap) -> Result<Part, Refusal> {
     let Some(range) = headers.get(header::CONTENT_RANGE) else {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok());
         let Some(len) = length.and_then(number) else {
-            return Err(Refusal::new(StatusCode::LENGTH_REQUIRED, "a part needs its Content-Length"));
+            return Err(Refusal::new(
+                StatusCode::LENGTH_REQUIRED,
+                "a part needs its Content-Length",
+            ));
         };
         return Ok(Part {
             start: 0,
@@ -386,7 +396,15 @@ mod tests {
         let good = |start, len, total| Ok(Part { start, len, total });
         assert_eq!(part("bytes 0-9/10"), good(0, 10, Some(10)));
         assert_eq!(part("bytes 5-9/*"), good(5, 5, None));
-        for bad in ["bytes 9-5/10", "bytes 0-10/10", "bytes -5/10", "bytes a-b/c", "lines 0-1/2", "bytes 0-9", ""] {
+        for bad in [
+            "bytes 9-5/10",
+            "bytes 0-10/10",
+            "bytes -5/10",
+            "bytes a-b/c",
+            "lines 0-1/2",
+            "bytes 0-9",
+            "",
+        ] {
             assert_eq!(part(bad), Err(400), "{bad}");
         }
         assert_eq!(part("bytes 0-18446744073709551615/*"), Err(400));

@@ -15,7 +15,10 @@ fn content_comes_back_whole() {
     let grid = TestGrid::start(1, Timing::default());
     let admin = grid.admin();
     admin.make_dir(b"/d", 0o755, 0).expect("made");
-    for (n, len) in [0, 1, 1000, 1 << 20, (1 << 20) + 1, 9 << 20, 20_000_001].into_iter().enumerate() {
+    for (n, len) in [0, 1, 1000, 1 << 20, (1 << 20) + 1, 9 << 20, 20_000_001]
+        .into_iter()
+        .enumerate()
+    {
         let content = bytes(len, n as u64);
         let path = format!("/d/f{n}");
         let sent = put(&admin, &path, &content, 0o644).expect("put");
@@ -23,7 +26,10 @@ fn content_comes_back_whole() {
         assert_eq!(&sent.digest, blake3::hash(&content).as_bytes());
         assert!(read(&admin, &path).expect("read") == content, "{path}");
     }
-    let names = admin.list(b"/d").map(|e| e.expect("entry").name).collect::<Vec<_>>();
+    let names = admin
+        .list(b"/d")
+        .map(|e| e.expect("entry").name)
+        .collect::<Vec<_>>();
     assert_eq!(names.len(), 7);
     // New content takes the place of the old one; the inode stays.
     let before = admin.stat(b"/d/f2", true).expect("there");
@@ -101,7 +107,10 @@ fn a_rule_makes_replicas_and_a_lost_node_is_repaired() {
     wait_for("two replicas", || holders(&g, "/f").len() == 2);
     let held = holders(&g, "/f");
     let gone = held.first().expect("a holder").clone();
-    let n = gone.strip_prefix("node").and_then(|n| n.parse::<usize>().ok()).expect("number");
+    let n = gone
+        .strip_prefix("node")
+        .and_then(|n| n.parse::<usize>().ok())
+        .expect("number");
     drop(grid.nodes[n - 1].take());
     wait_for("two replicas on nodes that are there", || {
         let now = holders(&g, "/f");
@@ -128,7 +137,11 @@ fn replicas_are_made_on_request_and_a_drained_node_is_emptied() {
         job.state == "done"
     });
     assert_eq!(holders(&g, "/f").len(), 2);
-    assert!(g.replicate(b"/f", 2, Vec::new()).expect("nothing to do").is_empty());
+    assert!(
+        g.replicate(b"/f", 2, Vec::new())
+            .expect("nothing to do")
+            .is_empty()
+    );
     assert_eq!(code(g.replicate(b"/f", 4, Vec::new())), Some(v1::Code::NoNode));
     g.set_copies(b"/f", "2").expect("rule");
     g.set_node(&first, "drain").expect("drained");
@@ -136,8 +149,13 @@ fn replicas_are_made_on_request_and_a_drained_node_is_emptied() {
         let now = holders(&g, "/f");
         now.len() == 2 && !now.contains(&first)
     });
-    let n = first.strip_prefix("node").and_then(|n| n.parse::<u32>().ok()).expect("number");
-    wait_for("its bytes are gone", || common::object_files(&grid.node_dir(n)).is_empty());
+    let n = first
+        .strip_prefix("node")
+        .and_then(|n| n.parse::<u32>().ok())
+        .expect("number");
+    wait_for("its bytes are gone", || {
+        common::object_files(&grid.node_dir(n)).is_empty()
+    });
 }
 
 /// Stops a node when so many bytes have come.
@@ -168,11 +186,16 @@ fn a_reader_goes_on_at_another_replica() {
     let content = bytes(40_000_000, 7);
     put(&g, "/f", &content, 0o644).expect("put");
     for job in g.replicate(b"/f", 2, Vec::new()).expect("jobs") {
-        wait_for("replica", || g.jobs(&[job.job], false).expect("jobs")[0].state == "done");
+        wait_for("replica", || {
+            g.jobs(&[job.job], false).expect("jobs")[0].state == "done"
+        });
     }
     // The first place of the grant is read from.
     let first = holders(&g, "/f").first().expect("a holder").clone();
-    let n = first.strip_prefix("node").and_then(|n| n.parse::<usize>().ok()).expect("number");
+    let n = first
+        .strip_prefix("node")
+        .and_then(|n| n.parse::<usize>().ok())
+        .expect("number");
     let mut cut = Cut {
         out: Vec::new(),
         at: 10_000_000,

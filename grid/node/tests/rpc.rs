@@ -20,7 +20,8 @@ use tonic::{Code, Request};
 /// A connection that was dialled with the pin.
 struct Channel(SendRequest<Body>);
 
-type Answered = Pin<Box<dyn Future<Output = Result<http::Response<hyper::body::Incoming>, hyper::Error>> + Send>>;
+type Answered =
+    Pin<Box<dyn Future<Output = Result<http::Response<hyper::body::Incoming>, hyper::Error>> + Send>>;
 
 impl Service<http::Request<Body>> for Channel {
     type Response = http::Response<hyper::body::Incoming>;
@@ -38,7 +39,9 @@ impl Service<http::Request<Body>> for Channel {
 
 async fn client(grid: &TestGrid) -> GridClient<Channel> {
     let ticket = grid.admin_ticket();
-    let stream = dial_tls(ticket.address(), ticket.pin(), ALPN_GRPC).await.expect("dialled");
+    let stream = dial_tls(ticket.address(), ticket.pin(), ALPN_GRPC)
+        .await
+        .expect("dialled");
     let io = TokioIo::new(stream);
     let (send, connection) = http2::handshake(TokioExecutor::new(), io).await.expect("HTTP/2");
     tokio::spawn(connection);
@@ -55,13 +58,22 @@ fn with_token<T>(message: T, token: &str) -> Request<T> {
 #[test]
 fn administration_works_by_grpc() {
     let grid = TestGrid::start(1, Timing::default());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
     let ticket = grid.admin_ticket();
     runtime.block_on(async {
         let mut client = client(&grid).await;
-        let status = client.status(with_token(v1::StatusRequest {}, ticket.token())).await.expect("status");
+        let status = client
+            .status(with_token(v1::StatusRequest {}, ticket.token()))
+            .await
+            .expect("status");
         assert_eq!(status.get_ref().name, "test");
-        let nodes = client.list_nodes(with_token(v1::ListNodesRequest {}, ticket.token())).await.expect("nodes");
+        let nodes = client
+            .list_nodes(with_token(v1::ListNodesRequest {}, ticket.token()))
+            .await
+            .expect("nodes");
         assert_eq!(nodes.get_ref().nodes.len(), 1);
         let op = request::Op::MakeDir(v1::MakeDirRequest {
             path: b"/by-grpc".to_vec(),
@@ -72,13 +84,19 @@ fn administration_works_by_grpc() {
         let answer = client.call(call).await.expect("answer").into_inner().result;
         assert!(matches!(answer, Some(response::Result::Attr(_))), "{answer:?}");
 
-        let refused = client.status(Request::new(v1::StatusRequest {})).await.expect_err("no token");
+        let refused = client
+            .status(Request::new(v1::StatusRequest {}))
+            .await
+            .expect_err("no token");
         assert_eq!(refused.code(), Code::Unauthenticated);
         let missing = v1::SetNodeRequest {
             name: "none".into(),
             state: "drain".into(),
         };
-        let refused = client.set_node(with_token(missing, ticket.token())).await.expect_err("no such node");
+        let refused = client
+            .set_node(with_token(missing, ticket.token()))
+            .await
+            .expect_err("no such node");
         assert_eq!(refused.code(), Code::NotFound);
         let op = request::Op::Symlink(v1::SymlinkRequest {
             target: vec![b'x'; MAX_FRAME_BYTES],

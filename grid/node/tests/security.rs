@@ -26,7 +26,9 @@ fn signed(grid: &TestGrid, change: impl FnOnce(&mut serde_json::Value)) -> Strin
     let kept = grid.admin_ticket();
     let body = kept.token().split('.').nth(1).expect("claims").to_owned();
     use base64::Engine as _;
-    let body = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(body).expect("base64");
+    let body = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(body)
+        .expect("base64");
     let mut claims = serde_json::from_slice(&body).expect("claims");
     change(&mut claims);
     let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256);
@@ -47,10 +49,16 @@ fn keys_and_tokens_must_be_right() {
     let other = kuroshio_service::Pin::of_spki(b"another key");
     let wrong_pin = Ticket::new(admin.address(), other, admin.token().to_owned()).expect("ticket");
     let refused = Grid::connect(&wrong_pin).err();
-    assert!(matches!(refused, Some(ClientError::Service(ServiceError::WrongPin { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Some(ClientError::Service(ServiceError::WrongPin { .. }))),
+        "{refused:?}"
+    );
 
     let same = signed(&grid, |_| ());
-    assert!(with_token(&grid, same).is_ok(), "the way tokens are made here is right");
+    assert!(
+        with_token(&grid, same).is_ok(),
+        "the way tokens are made here is right"
+    );
     let refused = |change: &dyn Fn(&mut serde_json::Value)| {
         let answer = with_token(&grid, signed(&grid, change));
         assert_eq!(code(answer), Some(v1::Code::Unauthenticated));
@@ -75,7 +83,10 @@ fn files_of_others_stay_theirs() {
     let (alice, bob) = (grid.user("alice"), grid.user("bob"));
     put(&alice, "/pub/secret", &bytes(5000, 1), 0o600).expect("put");
     assert_eq!(code(read(&bob, "/pub/secret")), Some(v1::Code::Access));
-    assert_eq!(code(put(&bob, "/pub/secret", b"x", 0o600)), Some(v1::Code::Access));
+    assert_eq!(
+        code(put(&bob, "/pub/secret", b"x", 0o600)),
+        Some(v1::Code::Access)
+    );
     assert_eq!(code(put(&bob, "/mine", b"x", 0o600)), Some(v1::Code::Access));
     let chown = v1::SetAttrRequest {
         path: b"/pub/secret".to_vec(),
@@ -83,9 +94,15 @@ fn files_of_others_stay_theirs() {
         ..Default::default()
     };
     assert_eq!(code(bob.set_attr(chown)), Some(v1::Code::Permission));
-    assert_eq!(code(bob.issue_ticket(v1::IssueTicketRequest::default())), Some(v1::Code::Permission));
+    assert_eq!(
+        code(bob.issue_ticket(v1::IssueTicketRequest::default())),
+        Some(v1::Code::Permission)
+    );
     assert_eq!(code(bob.set_node("node1", "lost")), Some(v1::Code::Permission));
-    assert_eq!(code(bob.heartbeat(v1::HeartbeatRequest::default())), Some(v1::Code::Permission));
+    assert_eq!(
+        code(bob.heartbeat(v1::HeartbeatRequest::default())),
+        Some(v1::Code::Permission)
+    );
 
     // At the node: bob's own token opens nothing, and his right to one object nothing else.
     put(&bob, "/pub/bobs", b"bob", 0o600).expect("put");
@@ -118,9 +135,15 @@ fn files_of_others_stay_theirs() {
     // A right to read does not write, and is no identity at the metadata service.
     let pin = right.pin.parse().expect("pin");
     let endpoint = Endpoint::pinned(&right.address, pin, right.token.clone()).expect("endpoint");
-    let written = endpoint.dial(None, None).expect("dialled").put_part::<serde_json::Value>(&right.path, "", 0, b"x", Some(1));
+    let written = endpoint
+        .dial(None, None)
+        .expect("dialled")
+        .put_part::<serde_json::Value>(&right.path, "", 0, b"x", Some(1));
     assert!(matches!(written, Err(ServiceError::Refused { status: 403, .. })));
-    assert_eq!(code(with_token(&grid, right.token.clone())), Some(v1::Code::Unauthenticated));
+    assert_eq!(
+        code(with_token(&grid, right.token.clone())),
+        Some(v1::Code::Unauthenticated)
+    );
 }
 
 #[test]
@@ -148,18 +171,30 @@ fn content_is_published_only_with_a_nodes_word() {
         token,
         ..Default::default()
     };
-    assert_eq!(code(alice.commit(commit.clone())), Some(v1::Code::Invalid), "a made-up receipt");
+    assert_eq!(
+        code(alice.commit(commit.clone())),
+        Some(v1::Code::Invalid),
+        "a made-up receipt"
+    );
     let none = v1::CommitRequest {
         receipts: Vec::new(),
         ..commit.clone()
     };
     assert_eq!(code(alice.commit(none)), Some(v1::Code::Invalid), "no receipt");
-    assert_eq!(code(bob.commit(commit.clone())), Some(v1::Code::Access), "another user's right");
+    assert_eq!(
+        code(bob.commit(commit.clone())),
+        Some(v1::Code::Access),
+        "another user's right"
+    );
     let other = v1::CommitRequest {
         generation: grant.generation + 1,
         ..commit
     };
-    assert_eq!(code(alice.commit(other)), Some(v1::Code::Access), "another content");
+    assert_eq!(
+        code(alice.commit(other)),
+        Some(v1::Code::Access),
+        "another content"
+    );
     assert_eq!(code(alice.stat(b"/pub/f", true)), Some(v1::Code::NoEntry));
 }
 
@@ -179,9 +214,16 @@ fn paths_stay_in_the_token() {
     put(&carol, "/in/new", b"x", 0o644).expect("put");
     for path in ["/out/f", "/in/way/f", "/in/way", "/infinite"] {
         assert_eq!(code(read(&carol, path)), Some(v1::Code::Access), "{path}");
-        assert_eq!(code(put(&carol, path, b"x", 0o644)), Some(v1::Code::Access), "{path}");
+        assert_eq!(
+            code(put(&carol, path, b"x", 0o644)),
+            Some(v1::Code::Access),
+            "{path}"
+        );
     }
-    assert_eq!(code(put(&carol, "/in/dangling", b"x", 0o644)), Some(v1::Code::Access));
+    assert_eq!(
+        code(put(&carol, "/in/dangling", b"x", 0o644)),
+        Some(v1::Code::Access)
+    );
     for path in ["/in/../out/f", "/..", "in/f", "", "/in/\0"] {
         assert_eq!(code(read(&carol, path)), Some(v1::Code::Invalid), "{path}");
     }
@@ -193,7 +235,9 @@ fn paths_stay_in_the_token() {
 fn talk(grid: &TestGrid, hello: bool, bytes: &[u8]) -> Vec<ServerFrame> {
     let ticket = grid.admin_ticket();
     run(async {
-        let stream = dial_tls(ticket.address(), ticket.pin(), ALPN_FRAMES).await.expect("dialled");
+        let stream = dial_tls(ticket.address(), ticket.pin(), ALPN_FRAMES)
+            .await
+            .expect("dialled");
         let (mut from, mut to) = tokio::io::split(stream);
         if hello {
             let hello = ClientFrame {
@@ -232,10 +276,16 @@ fn oversized_and_malformed_messages_are_refused() {
     let huge = (MAX_FRAME_BYTES as u32 + 1).to_be_bytes();
     assert_eq!(refusal(&talk(&grid, true, &huge)), Some(v1::Code::Invalid));
     assert_eq!(refusal(&talk(&grid, false, &huge)), Some(v1::Code::Invalid));
-    assert_eq!(refusal(&talk(&grid, true, &[0, 0, 0, 2, 0xff, 0xff])), Some(v1::Code::Invalid));
+    assert_eq!(
+        refusal(&talk(&grid, true, &[0, 0, 0, 2, 0xff, 0xff])),
+        Some(v1::Code::Invalid)
+    );
     let mut early = Vec::new();
     frame::append(&mut early, &ClientFrame::default()).expect("fits");
-    assert_eq!(refusal(&talk(&grid, false, &early)), Some(v1::Code::Unauthenticated));
+    assert_eq!(
+        refusal(&talk(&grid, false, &early)),
+        Some(v1::Code::Unauthenticated)
+    );
     // A request without an operation is answered, and the connection goes on.
     let mut twice = early.clone();
     twice.extend_from_slice(&early);
@@ -263,5 +313,8 @@ fn frames_have_a_limit_on_this_side_too() {
     };
     assert!(long.encoded_len() > MAX_FRAME_BYTES);
     let mut out = Vec::new();
-    assert!(matches!(frame::append(&mut out, &long), Err(FrameError::TooLarge(_))));
+    assert!(matches!(
+        frame::append(&mut out, &long),
+        Err(FrameError::TooLarge(_))
+    ));
 }

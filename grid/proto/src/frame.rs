@@ -31,7 +31,9 @@ pub enum FrameError {
 ///
 /// # Errors
 /// See [`FrameError`]; the connection is of no use afterwards.
-pub async fn read<M: Message + Default>(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<M>, FrameError> {
+pub async fn read<M: Message + Default>(
+    from: &mut (impl AsyncRead + Unpin),
+) -> Result<Option<M>, FrameError> {
     let mut head = [0; 4];
     let first = from.read(&mut head[..1]).await?;
     if first == 0 {
@@ -87,7 +89,7 @@ mod tests {
     fn frame(number: u64, path: &[u8]) -> ClientFrame {
         let op = request::Op::Stat(PathRequest {
             path: path.to_vec(),
-            no_follow: false,
+            ..PathRequest::default()
         });
         ClientFrame {
             number,
@@ -96,7 +98,9 @@ mod tests {
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("runtime");
         runtime.block_on(work)
     }
 
@@ -108,7 +112,10 @@ mod tests {
         }
         let mut from = bytes.as_slice();
         for n in 0..3 {
-            assert_eq!(run(read::<ClientFrame>(&mut from)).expect("good"), Some(frame(n, b"/a")));
+            assert_eq!(
+                run(read::<ClientFrame>(&mut from)).expect("good"),
+                Some(frame(n, b"/a"))
+            );
         }
         assert!(run(read::<ClientFrame>(&mut from)).expect("end").is_none());
     }
@@ -120,12 +127,18 @@ mod tests {
         assert!(matches!(append(&mut out, &long), Err(FrameError::TooLarge(_))));
         assert_eq!(out, [9]);
         let mut huge: &[u8] = &[0xff, 0xff, 0xff, 0xff, 1];
-        assert!(matches!(run(read::<ClientFrame>(&mut huge)), Err(FrameError::TooLarge(_))));
+        assert!(matches!(
+            run(read::<ClientFrame>(&mut huge)),
+            Err(FrameError::TooLarge(_))
+        ));
         let mut good = Vec::new();
         append(&mut good, &frame(1, b"/a")).expect("fits");
         for cut in 1..good.len() {
             let mut part = good.get(..cut).expect("inside");
-            assert!(matches!(run(read::<ClientFrame>(&mut part)), Err(FrameError::Io(_))), "{cut}");
+            assert!(
+                matches!(run(read::<ClientFrame>(&mut part)), Err(FrameError::Io(_))),
+                "{cut}"
+            );
         }
     }
 

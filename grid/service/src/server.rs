@@ -13,8 +13,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::body::Answer;
 use crate::error::ServiceError;
-use crate::handle::{self, Refusal};
 use crate::front;
+use crate::handle::{self, Refusal};
 use crate::identity::Identity;
 use crate::pacer::{OwnLimit, Pacer};
 use crate::path::{Root, RootPath};
@@ -137,7 +137,10 @@ impl Service {
         let (verifier, acceptor) = match config.security {
             Security::Pinned(identity) => (
                 Some(identity.verifier()),
-                Some(TlsAcceptor::from(tls::server_config(identity, &[tls::ALPN_HTTP])?)),
+                Some(TlsAcceptor::from(tls::server_config(
+                    identity,
+                    &[tls::ALPN_HTTP],
+                )?)),
             ),
             Security::Insecure { .. } => (None, None),
         };

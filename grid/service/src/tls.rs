@@ -44,7 +44,10 @@ pub fn server_config(identity: &Identity, protocols: &[&[u8]]) -> Result<Arc<Ser
 }
 
 /// The client's side for one service and protocol (ALPN name); the second value tells afterwards which pin was shown.
-pub fn client_config(pin: Pin, protocol: &[u8]) -> Result<(Arc<ClientConfig>, Arc<PinVerifier>), ServiceError> {
+pub fn client_config(
+    pin: Pin,
+    protocol: &[u8],
+) -> Result<(Arc<ClientConfig>, Arc<PinVerifier>), ServiceError> {
     let verifier = Arc::new(PinVerifier {
         pinned: pin,
         found: Mutex::new(None),

@@ -16,7 +16,12 @@ use serde::{Deserialize, Serialize};
 /// What the first ticket of a service allows: everything.
 pub const DEFAULT_SCOPE: &str = "storage.read:/ storage.modify:/ kuroshio.lease kuroshio.plan";
 /// Scopes without a path.
-const PLAIN_SCOPES: [&str; 4] = ["kuroshio.lease", "kuroshio.plan", "kuroshio.admin", "kuroshio.node"];
+const PLAIN_SCOPES: [&str; 4] = [
+    "kuroshio.lease",
+    "kuroshio.plan",
+    "kuroshio.admin",
+    "kuroshio.node",
+];
 /// A longer token is refused unread.
 pub const MAX_TOKEN_BYTES: usize = 4096;
 /// Clocks of two hosts may differ by this much.

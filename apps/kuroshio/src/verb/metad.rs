@@ -63,7 +63,11 @@ pub struct Args {
 /// A name for a grid from its folder's name.
 pub fn name_of(dir: &Path) -> String {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    let name = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = absolute
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     if kuroshio_service::check_name(&name).is_ok() {
         name
     } else {
@@ -89,7 +93,10 @@ pub fn init(args: InitArgs) -> Result<ExitCode, Failure> {
     };
     config.check()?;
     let pin = Identity::open(dir)?.pin();
-    let address = config.advertise.clone().unwrap_or_else(|| config.listen.to_string());
+    let address = config
+        .advertise
+        .clone()
+        .unwrap_or_else(|| config.listen.to_string());
     // A port that is not known yet is found by the first start, which makes the ticket then.
     if config.advertise.is_some() || config.listen.port() != 0 {
         Metad::admin_ticket(dir, &address)?;

@@ -71,7 +71,9 @@ pub fn read_ticket(from: &Path) -> Result<Ticket, Failure> {
     use std::io::Read;
     let text = if from == Path::new("-") {
         let mut text = String::new();
-        let read = std::io::stdin().take(MAX_TICKET_BYTES as u64 + 1).read_to_string(&mut text);
+        let read = std::io::stdin()
+            .take(MAX_TICKET_BYTES as u64 + 1)
+            .read_to_string(&mut text);
         read.map_err(|e| Failure::usage(format!("cannot read a ticket from standard input: {e}")))?;
         text
     } else {
@@ -79,7 +81,11 @@ pub fn read_ticket(from: &Path) -> Result<Ticket, Failure> {
         let bytes = bytes.ok_or_else(|| Failure::usage(format!("{}: no such file", from.display())))?;
         String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{}: not a ticket", from.display())))?
     };
-    let shown = if from == Path::new("-") { "standard input".to_owned() } else { from.display().to_string() };
+    let shown = if from == Path::new("-") {
+        "standard input".to_owned()
+    } else {
+        from.display().to_string()
+    };
     text.parse().map_err(|e| Failure::usage(format!("{shown}: {e}")))
 }
 
@@ -110,7 +116,12 @@ pub fn join(args: JoinArgs) -> Result<ExitCode, Failure> {
         });
         output::line(&line.to_string())?;
     } else {
-        output::line(&format!("node {} of grid {} at {}", grid.user, grid.name, ticket.address()))?;
+        output::line(&format!(
+            "node {} of grid {} at {}",
+            grid.user,
+            grid.name,
+            ticket.address()
+        ))?;
         output::line(&format!("start it: kuroshio stored --dir {}", dir.display()))?;
     }
     Ok(ExitCode::SUCCESS)

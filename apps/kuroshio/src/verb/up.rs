@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use kuroshio_client::{Grid, v1};
 use kuroshio_metad::{Config, Metad, Timing};
 use kuroshio_node::NodeConfig;
-use kuroshio_service::{Ticket, private};
+use kuroshio_service::{Endpoint, ServiceError, Ticket, private};
 
 use crate::error::Failure;
 use crate::verb::{grid, metad};
@@ -122,7 +122,10 @@ pub fn up(args: UpArgs) -> Result<ExitCode, Failure> {
 pub fn down(args: DownArgs) -> Result<ExitCode, Failure> {
     let dir = absolute(&args.dir)?;
     if !grid::metad_dir(&dir).is_dir() {
-        return Err(Failure::usage(format!("{}: there is no grid in this folder", dir.display())));
+        return Err(Failure::usage(format!(
+            "{}: there is no grid in this folder",
+            dir.display()
+        )));
     }
     let _lock = lock(&dir)?;
     let ended = end_all(&dir)?;
@@ -131,7 +134,11 @@ pub fn down(args: DownArgs) -> Result<ExitCode, Failure> {
     } else if ended.is_empty() {
         output::line("nothing ran")?;
     } else {
-        output::line(&format!("ended {}; the data stays in {}", ended.join(", "), dir.display()))?;
+        output::line(&format!(
+            "ended {}; the data stays in {}",
+            ended.join(", "),
+            dir.display()
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -222,7 +229,7 @@ fn start_all(dir: &Path, nodes: u32, started: &mut Vec<String>) -> Result<Ticket
         let name = node_name(n);
         loop {
             let known = grid.nodes()?;
-            if known.iter().any(|k| k.name == name && k.joined) {
+            if known.iter().any(|k| k.name == name && k.joined && serves(k)) {
                 break;
             }
             wait_or_fail(dir, &name, deadline)?;
@@ -231,13 +238,25 @@ fn start_all(dir: &Path, nodes: u32, started: &mut Vec<String>) -> Result<Ticket
     Ok(ticket)
 }
 
+/// Whether a node's data service answers for the grid. The metadata service may still believe in a process
+/// that was killed a moment ago; a new one answers 503 until it has joined, then asks for a right (401).
+fn serves(node: &v1::Node) -> bool {
+    let pin = node.pin.parse().ok();
+    let endpoint = pin.and_then(|pin| Endpoint::pinned(&node.address, pin, "no.right.yet".into()).ok());
+    let asked = endpoint.map(|e| e.dial(None, None)?.get_range("/", 0, 1, &mut |_| Ok(())));
+    matches!(asked, Some(Err(ServiceError::Refused { status: 401, .. })))
+}
+
 /// Waits a little; fails when the service has ended or the time has.
 fn wait_or_fail(dir: &Path, name: &str, deadline: Instant) -> Result<(), Failure> {
     let log = log_path(dir, name);
     if running(dir, name).is_none() {
         let text = fs::read_to_string(&log).unwrap_or_default();
         let last = text.lines().last().unwrap_or("it wrote nothing");
-        return Err(Failure::failed(format!("{name} has ended: {last} (log: {})", log.display())));
+        return Err(Failure::failed(format!(
+            "{name} has ended: {last} (log: {})",
+            log.display()
+        )));
     }
     if Instant::now() > deadline {
         return Err(Failure::failed(format!(
@@ -266,7 +285,11 @@ fn start(dir: &Path, name: &str, verb: &str, started: &mut Vec<String>) -> Resul
     let failed = |what: &str, e: std::io::Error| Failure::failed(format!("{name}: {what}: {e}"));
     let program = std::env::current_exe().map_err(|e| failed("cannot find this program", e))?;
     let log = log_path(dir, name);
-    let open = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let open = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log);
     let open = open.map_err(|e| failed("cannot open its log", e))?;
     let twin = open.try_clone().map_err(|e| failed("cannot open its log", e))?;
     let mut command = Command::new(program);
@@ -303,7 +326,8 @@ fn running(dir: &Path, name: &str) -> Option<u32> {
     let text = fs::read_to_string(pid_path(dir, name)).ok()?;
     let (pid, since) = text.trim().split_once(' ')?;
     let pid = pid.parse().ok()?;
-    (start_time(pid)? == since.parse().ok()?).then_some(pid)
+    let since = since.parse::<u64>().ok()?;
+    (start_time(pid)? == since).then_some(pid)
 }
 
 /// Ends all services of a grid, nodes first; the names of those that ran.
@@ -360,7 +384,10 @@ fn remember(name: &str, ticket: &Ticket) -> Option<String> {
             return Some(format!("not kept under its name: `{name}` is another grid"));
         }
     }
-    store.add(name, ticket.clone()).err().map(|e| format!("not kept under a name ({e})"))
+    store
+        .add(name, ticket.clone())
+        .err()
+        .map(|e| format!("not kept under a name ({e})"))
 }
 
 /// Forgets the grid's name; a grid of another key stays.
@@ -406,7 +433,11 @@ fn tell(
     if let Some(note) = note {
         output::line(note)?;
     }
-    let which = if note.is_some() { format!(" --grid {}", dir.display()) } else { String::new() };
+    let which = if note.is_some() {
+        format!(" --grid {}", dir.display())
+    } else {
+        String::new()
+    };
     output::line(&format!("use it:  kuroshio fs{which} put FILE /FILE"))?;
     output::line(&format!("end it:  kuroshio down --dir {}", dir.display()))
 }

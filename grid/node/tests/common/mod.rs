@@ -75,7 +75,9 @@ impl TestGrid {
             advertise: None,
             capacity_bytes: None,
         };
-        config.save(&self.node_dir(n), &ticket).expect("node configuration");
+        config
+            .save(&self.node_dir(n), &ticket)
+            .expect("node configuration");
         let node = Node::start(&self.node_dir(n)).expect("node");
         self.nodes.push(Some(node));
     }
@@ -89,7 +91,9 @@ impl TestGrid {
     }
 
     pub fn admin_ticket(&self) -> Ticket {
-        Metad::kept_admin_ticket(&self.metad_dir()).expect("readable").expect("kept")
+        Metad::kept_admin_ticket(&self.metad_dir())
+            .expect("readable")
+            .expect("kept")
     }
 
     pub fn admin(&self) -> Grid {
@@ -127,7 +131,13 @@ pub fn put(grid: &Grid, path: &str, content: &[u8], mode: u32) -> Result<Sent, C
         mtime_ns: None,
     };
     let hint = content.len() as u64;
-    grid.put(path.as_bytes(), &mut Cursor::new(content), hint, &options, &Cancel::default())
+    grid.put(
+        path.as_bytes(),
+        &mut Cursor::new(content),
+        hint,
+        &options,
+        &Cancel::default(),
+    )
 }
 
 pub fn read(grid: &Grid, path: &str) -> Result<Vec<u8>, ClientError> {
@@ -156,7 +166,11 @@ pub fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
 /// Nodes with a valid replica of a file's first fragment.
 pub fn holders(grid: &Grid, path: &str) -> Vec<String> {
     let found = grid.locate(path.as_bytes()).expect("located");
-    let places = found.fragments.first().map(|f| f.places.clone()).unwrap_or_default();
+    let places = found
+        .fragments
+        .first()
+        .map(|f| f.places.clone())
+        .unwrap_or_default();
     let valid = places.into_iter().filter(|p| p.state == "valid" && p.up);
     valid.map(|p| p.node).collect()
 }

@@ -95,10 +95,13 @@ impl HttpConn {
         self.send(bytes)?;
         let (status, length) = self.read_head()?;
         let (true, Length::Bytes(n)) = ((200..300).contains(&status), length) else {
-            return Err(self.foreign(format!("status {status} with {length:?}, where an answer was due")));
+            return Err(self.foreign(format!(
+                "status {status} with {length:?}, where an answer was due"
+            )));
         };
         let answer = self.read_exact_bytes(n)?;
-        serde_json::from_slice(&answer).map_err(|e| self.foreign(format!("its answer is not as agreed ({e})")))
+        serde_json::from_slice(&answer)
+            .map_err(|e| self.foreign(format!("its answer is not as agreed ({e})")))
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), ServiceError> {
@@ -142,6 +145,10 @@ pub async fn dial_tls(
             pinned: pin,
             found,
         },
-        None => ServiceError::peer(address, "TLS handshake failed (is it a Kuroshio service?)", failed),
+        None => ServiceError::peer(
+            address,
+            "TLS handshake failed (is it a Kuroshio service?)",
+            failed,
+        ),
     })
 }

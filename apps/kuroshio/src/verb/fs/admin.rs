@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::replicas::job_json;
 use super::{Context, shown, sizes};
 use crate::error::Failure;
-use crate::verb::{grid, stored};
 use crate::output;
+use crate::verb::{grid, stored};
 
 const DONE: Result<ExitCode, Failure> = Ok(ExitCode::SUCCESS);
 
@@ -32,14 +32,31 @@ pub fn df(cx: &Context, _: DfArgs) -> Result<ExitCode, Failure> {
         output::line(&value.to_string())?;
         return DONE;
     }
-    output::line(&format!("{:<12} {:<10} {:<9} {:>12} {:>12}", "node", "site", "state", "capacity", "free"))?;
+    output::line(&format!(
+        "{:<12} {:<10} {:<9} {:>12} {:>12}",
+        "node", "site", "state", "capacity", "free"
+    ))?;
     for n in &nodes {
-        let (capacity, free) = (HumanBytes(n.capacity_bytes).to_string(), HumanBytes(n.free_bytes).to_string());
-        output::line(&format!("{:<12} {:<10} {:<9} {capacity:>12} {free:>12}", n.name, n.site, n.state))?;
+        let (capacity, free) = (
+            HumanBytes(n.capacity_bytes).to_string(),
+            HumanBytes(n.free_bytes).to_string(),
+        );
+        output::line(&format!(
+            "{:<12} {:<10} {:<9} {capacity:>12} {free:>12}",
+            n.name, n.site, n.state
+        ))?;
     }
     let (capacity, free) = (HumanBytes(status.capacity_bytes), HumanBytes(status.free_bytes));
-    output::line(&format!("{:<33} {:>12} {:>12}", "all that are up", capacity.to_string(), free.to_string()))?;
-    output::line(&format!("files: {} (each counted once)", HumanBytes(status.bytes)))?;
+    output::line(&format!(
+        "{:<33} {:>12} {:>12}",
+        "all that are up",
+        capacity.to_string(),
+        free.to_string()
+    ))?;
+    output::line(&format!(
+        "files: {} (each counted once)",
+        HumanBytes(status.bytes)
+    ))?;
     DONE
 }
 
@@ -66,9 +83,19 @@ pub fn status(cx: &Context, _: StatusArgs) -> Result<ExitCode, Failure> {
     output::line(&format!("nodes     {} of {} up", s.nodes_up, s.nodes))?;
     let (free, capacity) = (HumanBytes(s.free_bytes), HumanBytes(s.capacity_bytes));
     output::line(&format!("space     {free} free of {capacity}"))?;
-    output::line(&format!("inodes    {}, {} in files", s.inodes, HumanBytes(s.bytes)))?;
-    output::line(&format!("replicas  {} fragments have fewer than wanted", s.below_copies))?;
-    output::line(&format!("jobs      {} open, {} orders at nodes", s.jobs_active, s.orders_active))?;
+    output::line(&format!(
+        "inodes    {}, {} in files",
+        s.inodes,
+        HumanBytes(s.bytes)
+    ))?;
+    output::line(&format!(
+        "replicas  {} fragments have fewer than wanted",
+        s.below_copies
+    ))?;
+    output::line(&format!(
+        "jobs      {} open, {} orders at nodes",
+        s.jobs_active, s.orders_active
+    ))?;
     DONE
 }
 
@@ -186,7 +213,11 @@ pub fn job(cx: &Context, args: JobArgs) -> Result<ExitCode, Failure> {
         return DONE;
     }
     for j in &jobs {
-        let error = if j.error.is_empty() { String::new() } else { format!("  ({})", j.error) };
+        let error = if j.error.is_empty() {
+            String::new()
+        } else {
+            format!("  ({})", j.error)
+        };
         output::line(&format!(
             "{:>6} {:<9} {:<9} {} of {}  {} -> {}{error}",
             j.job,
@@ -203,9 +234,11 @@ pub fn job(cx: &Context, args: JobArgs) -> Result<ExitCode, Failure> {
 
 /// Arguments of `fs ticket`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs ticket alice --group physics --valid 30d > alice.ticket\n  \
+#[command(
+    after_help = "Example:\n  kuroshio fs ticket alice --group physics --valid 30d > alice.ticket\n  \
                         kuroshio fs ticket --node n3 > n3.ticket        a host joins with it\n\
-                        The ticket is a secret: whoever has it is this user until it ends.")]
+                        The ticket is a secret: whoever has it is this user until it ends."
+)]
 pub struct TicketArgs {
     /// The user
     #[arg(required_unless_present = "node")]
@@ -247,7 +280,9 @@ pub fn ticket(cx: &Context, args: TicketArgs) -> Result<ExitCode, Failure> {
 
 /// Arguments of `fs grid`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs grid add pacific < alice.ticket\n  kuroshio fs --grid pacific ls /")]
+#[command(
+    after_help = "Example:\n  kuroshio fs grid add pacific < alice.ticket\n  kuroshio fs --grid pacific ls /"
+)]
 pub struct GridArgs {
     #[command(subcommand)]
     action: GridAction,
@@ -283,12 +318,14 @@ pub fn grids(args: GridArgs, json: bool) -> Result<ExitCode, Failure> {
         GridAction::Rm { name } => store.remove(&name)?,
         GridAction::Ls => {}
     }
-    let all = store.iter().map(|(name, t)| (name.to_owned(), t.address().to_owned(), t.pin()));
+    let all = store
+        .iter()
+        .map(|(name, t)| (name.to_owned(), t.address().to_owned(), t.pin()));
     let all = all.collect::<Vec<_>>();
     if json {
-        let grids = all.iter().map(|(name, address, pin)| {
-            json!({ "name": name, "address": address, "pin": pin.to_string() })
-        });
+        let grids = all
+            .iter()
+            .map(|(name, address, pin)| json!({ "name": name, "address": address, "pin": pin.to_string() }));
         output::line(&json!({ "grids": grids.collect::<Vec<_>>() }).to_string())?;
         return DONE;
     }

@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use super::files::make_parents;
 use super::{Context, below, is_dir, last_name, path_of, paths_of, replicas, shown, sizes, umask};
 use crate::error::Failure;
-use crate::output;
 
 /// How often progress is shown on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
@@ -41,8 +40,10 @@ pub struct How {
 
 /// Arguments of `fs put`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs put --ncopy 2 run1.dat /data/\n  kuroshio fs put -r results /data\n  \
-                        tar c dir | kuroshio fs put - /dir.tar")]
+#[command(
+    after_help = "Example:\n  kuroshio fs put --ncopy 2 run1.dat /data/\n  kuroshio fs put -r results /data\n  \
+                        tar c dir | kuroshio fs put - /dir.tar"
+)]
 pub struct PutArgs {
     /// Local files, `-` for standard input, and last the path in the grid
     #[arg(required = true, num_args = 2..)]
@@ -105,9 +106,16 @@ pub fn put(cx: &Context, mut args: PutArgs) -> Result<ExitCode, Failure> {
         let meta = meta.map_err(|e| Failure::usage(format!("{}: {e}", local.display())))?;
         let name = local.file_name().map(OsString::from).unwrap_or_default();
         if into && source == "-" {
-            return Err(Failure::usage(format!("{}: standard input needs a file's name", shown(&to))));
+            return Err(Failure::usage(format!(
+                "{}: standard input needs a file's name",
+                shown(&to)
+            )));
         }
-        let target = if into { below(&to, name.as_bytes()) } else { to.clone() };
+        let target = if into {
+            below(&to, name.as_bytes())
+        } else {
+            to.clone()
+        };
         match meta {
             Some(meta) if meta.is_dir() => {
                 if !args.recursive {
@@ -117,7 +125,10 @@ pub fn put(cx: &Context, mut args: PutArgs) -> Result<ExitCode, Failure> {
                 walk_local(cx, &local, &target, &mut items)?;
             }
             _ if !into && args.paths.len() > 1 => {
-                return Err(Failure::usage(format!("{}: not a directory, for several sources", shown(&to))));
+                return Err(Failure::usage(format!(
+                    "{}: not a directory, for several sources",
+                    shown(&to)
+                )));
             }
             meta => items.push_back(Item {
                 local,
@@ -164,7 +175,10 @@ fn walk_local(cx: &Context, local: &Path, grid: &[u8], items: &mut VecDeque<Item
                 bytes: meta.len(),
             });
         } else {
-            eprintln!("kuroshio: {}: not a file, directory or link: left out", path.display());
+            eprintln!(
+                "kuroshio: {}: not a file, directory or link: left out",
+                path.display()
+            );
         }
     }
     Ok(())
@@ -192,7 +206,10 @@ fn put_one(
     let mut file = File::open(&item.local).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     options.mode = meta.permissions().mode() & 0o777;
-    options.mtime_ns = meta.mtime().checked_mul(1_000_000_000).and_then(|t| t.checked_add(meta.mtime_nsec()));
+    options.mtime_ns = meta
+        .mtime()
+        .checked_mul(1_000_000_000)
+        .and_then(|t| t.checked_add(meta.mtime_nsec()));
     if !meta.is_file() {
         // A pipe has no end to know and cannot be begun anew.
         return Ok(cx.grid.put(&item.grid, &mut Once(file), 0, &options, cancel)?);
@@ -206,7 +223,10 @@ pub fn get(cx: &Context, mut args: GetArgs) -> Result<ExitCode, Failure> {
     let paths = paths_of(&args.paths)?;
     let into = to.is_dir();
     if !into && paths.len() > 1 {
-        return Err(Failure::usage(format!("{}: not a directory, for several sources", to.display())));
+        return Err(Failure::usage(format!(
+            "{}: not a directory, for several sources",
+            to.display()
+        )));
     }
     let mut items = VecDeque::new();
     for path in paths {
@@ -222,7 +242,10 @@ pub fn get(cx: &Context, mut args: GetArgs) -> Result<ExitCode, Failure> {
         } else if args.recursive {
             walk_grid(cx, &path, &local, &mut items)?;
         } else {
-            return Err(Failure::usage(format!("{}: a directory; -r takes it with all in it", shown(&path))));
+            return Err(Failure::usage(format!(
+                "{}: a directory; -r takes it with all in it",
+                shown(&path)
+            )));
         }
     }
     let (files, _) = move_all(cx, items, &args.how, |item, cancel| {
@@ -244,7 +267,10 @@ fn walk_grid(cx: &Context, grid: &[u8], local: &Path, items: &mut VecDeque<Item>
         // A name from elsewhere: only what is one component is used as one.
         let name = OsString::from_vec(entry.name.clone());
         if entry.name.contains(&b'/') || name == ".." || name == "." || name.is_empty() {
-            return Err(Failure::failed(format!("{}: a name that cannot be", shown(&entry.name))));
+            return Err(Failure::failed(format!(
+                "{}: a name that cannot be",
+                shown(&entry.name)
+            )));
         }
         let (path, to) = (below(grid, &entry.name), local.join(&name));
         let attr = entry.attr.unwrap_or_default();
@@ -267,7 +293,9 @@ fn walk_grid(cx: &Context, grid: &[u8], local: &Path, items: &mut VecDeque<Item>
 /// Runs `fs cat`.
 pub fn cat(cx: &Context, args: CatArgs) -> Result<ExitCode, Failure> {
     if cx.json {
-        return Err(Failure::usage("cat writes the content itself: --json has no meaning here"));
+        return Err(Failure::usage(
+            "cat writes the content itself: --json has no meaning here",
+        ));
     }
     let mut out = std::io::stdout().lock();
     for path in paths_of(&args.paths)? {
@@ -419,10 +447,15 @@ impl Show {
     fn sentence(&self, bytes: u64, files: u64) -> String {
         let elapsed = self.begun.elapsed().as_secs_f64().max(0.001);
         let rate = crate::progress::rate((bytes as f64 * 8.0 / elapsed) as u64);
+        // The size of a pipe is not known.
+        let of = if self.bytes == 0 {
+            String::new()
+        } else {
+            format!(" of {}", HumanBytes(self.bytes))
+        };
         format!(
-            "{} of {}, {files} of {} files, {rate} goodput",
+            "{}{of}, {files} of {} files, {rate} goodput",
             HumanBytes(bytes),
-            HumanBytes(self.bytes),
             self.files
         )
     }

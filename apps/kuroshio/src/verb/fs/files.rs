@@ -71,7 +71,11 @@ pub fn ls(cx: &Context, args: LsArgs) -> Result<ExitCode, Failure> {
 
 fn ls_line(cx: &Context, path: &[u8], name: &str, attr: &v1::Attr, long: bool) -> Result<(), Failure> {
     if !long {
-        let slash = if attr.kind() == v1::Kind::Directory { "/" } else { "" };
+        let slash = if attr.kind() == v1::Kind::Directory {
+            "/"
+        } else {
+            ""
+        };
         return output::line(&format!("{name}{slash}"));
     }
     let target = match attr.kind() {
@@ -112,9 +116,16 @@ pub fn stat(cx: &Context, args: StatArgs) -> Result<ExitCode, Failure> {
         output::line(&format!("path        {}", shown(&path)))?;
         output::line(&format!("kind        {}", super::kind_name(&attr)))?;
         output::line(&format!("size        {} bytes", attr.size_bytes))?;
-        output::line(&format!("mode        {:04o} {}", attr.mode, sizes::mode_text(&attr)))?;
+        output::line(&format!(
+            "mode        {:04o} {}",
+            attr.mode,
+            sizes::mode_text(&attr)
+        ))?;
         output::line(&format!("owner       {}:{}", attr.owner, attr.group))?;
-        output::line(&format!("inode       {} (links {}, generation {})", attr.inode, attr.links, attr.generation))?;
+        output::line(&format!(
+            "inode       {} (links {}, generation {})",
+            attr.inode, attr.links, attr.generation
+        ))?;
         output::line(&format!("ncopy       {}", attr.copies))?;
         output::line(&format!("modified    {} UTC", sizes::time_text(attr.mtime_ns)))?;
         output::line(&format!("changed     {} UTC", sizes::time_text(attr.ctime_ns)))?;
@@ -213,7 +224,10 @@ pub fn rm(cx: &Context, args: RmArgs) -> Result<ExitCode, Failure> {
             cx.grid.remove(&path, true)?;
             removed += 1;
         } else {
-            return Err(Failure::usage(format!("{}: a directory; -r removes it with all in it", shown(&path))));
+            return Err(Failure::usage(format!(
+                "{}: a directory; -r removes it with all in it",
+                shown(&path)
+            )));
         }
     }
     cx.print_json(&json!({ "removed": removed }))?;
@@ -240,11 +254,18 @@ pub fn mv(cx: &Context, args: MvArgs) -> Result<ExitCode, Failure> {
     };
     let into = is_dir(&cx.grid, &to)?;
     if !into && paths.len() > 1 {
-        return Err(Failure::usage(format!("{}: not a directory, for several sources", shown(&to))));
+        return Err(Failure::usage(format!(
+            "{}: not a directory, for several sources",
+            shown(&to)
+        )));
     }
     let mut moved = Vec::new();
     for from in paths {
-        let to = if into { below(&to, last_name(&from)) } else { to.clone() };
+        let to = if into {
+            below(&to, last_name(&from))
+        } else {
+            to.clone()
+        };
         cx.grid.rename(&from, &to, args.no_replace)?;
         moved.push(json!({ "from": shown(&from), "to": shown(&to) }));
     }
@@ -305,7 +326,9 @@ pub fn chmod(cx: &Context, args: ChmodArgs) -> Result<ExitCode, Failure> {
 
 /// Arguments of `fs chown`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs chown alice:physics /data/run1.dat\n  kuroshio fs chown :physics /data")]
+#[command(
+    after_help = "Example:\n  kuroshio fs chown alice:physics /data/run1.dat\n  kuroshio fs chown :physics /data"
+)]
 pub struct ChownArgs {
     /// OWNER, OWNER:GROUP or :GROUP
     who: String,
@@ -320,7 +343,10 @@ pub fn chown(cx: &Context, args: ChownArgs) -> Result<ExitCode, Failure> {
     let given = |name: &str| (!name.is_empty()).then(|| name.to_owned());
     let (owner, group) = (given(owner), given(group));
     if owner.is_none() && group.is_none() {
-        return Err(Failure::usage(format!("`{}`: OWNER, OWNER:GROUP or :GROUP is valid", args.who)));
+        return Err(Failure::usage(format!(
+            "`{}`: OWNER, OWNER:GROUP or :GROUP is valid",
+            args.who
+        )));
     }
     for path in paths_of(&args.paths)? {
         let attr = cx.grid.set_attr(v1::SetAttrRequest {

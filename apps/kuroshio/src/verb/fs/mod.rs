@@ -186,7 +186,8 @@ pub fn last_name(path: &[u8]) -> &[u8] {
 pub fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("Umask:"));
-    line.and_then(|l| u32::from_str_radix(l.trim(), 8).ok()).unwrap_or(0o022)
+    line.and_then(|l| u32::from_str_radix(l.trim(), 8).ok())
+        .unwrap_or(0o022)
 }
 
 /// Kind in one word.

@@ -44,8 +44,15 @@ pub fn locate(cx: &Context, args: WhereArgs) -> Result<ExitCode, Failure> {
         for fragment in &found.fragments {
             for place in &fragment.places {
                 let up = if place.up { "" } else { "  (node is down)" };
-                let which = if found.fragments.len() > 1 { format!("{:>4}  ", fragment.index) } else { String::new() };
-                output::line(&format!("  {which}{:<12} {:<8} {}{up}", place.node, place.state, place.address))?;
+                let which = if found.fragments.len() > 1 {
+                    format!("{:>4}  ", fragment.index)
+                } else {
+                    String::new()
+                };
+                output::line(&format!(
+                    "  {which}{:<12} {:<8} {}{up}",
+                    place.node, place.state, place.address
+                ))?;
             }
         }
     }
@@ -54,9 +61,10 @@ pub fn locate(cx: &Context, args: WhereArgs) -> Result<ExitCode, Failure> {
 
 fn where_json(path: &[u8], found: &v1::ReadGrant) -> Value {
     let fragments = found.fragments.iter().map(|f| {
-        let replicas = f.places.iter().map(|p| {
-            json!({ "node": p.node, "state": p.state, "up": p.up, "address": p.address })
-        });
+        let replicas = f
+            .places
+            .iter()
+            .map(|p| json!({ "node": p.node, "state": p.state, "up": p.up, "address": p.address }));
         json!({
             "index": f.index, "size_bytes": f.size_bytes, "digest": sizes::hex(&f.digest),
             "replicas": replicas.collect::<Vec<_>>(),
@@ -89,7 +97,11 @@ pub fn cksum(cx: &Context, args: CksumArgs) -> Result<ExitCode, Failure> {
     for path in paths_of(&args.paths)? {
         let found = cx.grid.locate(&path)?;
         let size = found.attr.as_ref().map_or(0, |a| a.size_bytes);
-        let fragments = found.fragments.iter().map(|f| sizes::hex(&f.digest)).collect::<Vec<_>>();
+        let fragments = found
+            .fragments
+            .iter()
+            .map(|f| sizes::hex(&f.digest))
+            .collect::<Vec<_>>();
         let digest = match fragments.as_slice() {
             [] => Some(EMPTY_DIGEST.to_owned()),
             [one] => Some(one.clone()),
@@ -115,9 +127,11 @@ pub fn cksum(cx: &Context, args: CksumArgs) -> Result<ExitCode, Failure> {
 
 /// Arguments of `fs ncopy`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs ncopy /data                        show\n  \
+#[command(
+    after_help = "Example:\n  kuroshio fs ncopy /data                        show\n  \
                         kuroshio fs ncopy -s 2 /data                   what is made in it from now on\n  \
-                        kuroshio fs ncopy -s tokyo=1,tsukuba=1 -r /data   and what is in it already")]
+                        kuroshio fs ncopy -s tokyo=1,tsukuba=1 -r /data   and what is in it already"
+)]
 pub struct NcopyArgs {
     /// Files or directories
     #[arg(required = true)]
@@ -133,7 +147,8 @@ pub struct NcopyArgs {
 /// Whether a text is a rule for replicas; the rule itself.
 pub fn check_rule(text: &str) -> Result<String, Failure> {
     let rule = text.parse::<CopyRule>();
-    rule.map(|r| r.to_string()).map_err(|e| Failure::usage(e.to_string()))
+    rule.map(|r| r.to_string())
+        .map_err(|e| Failure::usage(e.to_string()))
 }
 
 /// Runs `fs ncopy`.
@@ -193,8 +208,10 @@ pub fn wait_for_rule(cx: &Context, paths: &[Vec<u8>]) -> Result<(), Failure> {
 
 /// Arguments of `fs rep`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs rep -N 2 /data          at least two replicas of all below\n  \
-                        kuroshio fs rep -D node3 /data/run1.dat   one on node3")]
+#[command(
+    after_help = "Example:\n  kuroshio fs rep -N 2 /data          at least two replicas of all below\n  \
+                        kuroshio fs rep -D node3 /data/run1.dat   one on node3"
+)]
 pub struct RepArgs {
     /// Files or directories
     #[arg(required = true)]
@@ -235,7 +252,9 @@ pub fn rep(cx: &Context, args: RepArgs) -> Result<ExitCode, Failure> {
             Ok(())
         })?;
         for (path, asked) in pending {
-            let answer = asked.wait().map_err(|e| Failure::failed(format!("{}: {e}", shown(&path))))?;
+            let answer = asked
+                .wait()
+                .map_err(|e| Failure::failed(format!("{}: {e}", shown(&path))))?;
             if let Answer::Jobs(reply) = answer {
                 jobs.extend(reply.jobs);
             }
@@ -244,15 +263,26 @@ pub fn rep(cx: &Context, args: RepArgs) -> Result<ExitCode, Failure> {
     if !args.no_wait {
         jobs = follow(cx, jobs, args.quiet)?;
     }
-    let failed = jobs.iter().filter(|j| matches!(j.state.as_str(), "failed" | "cancelled")).count();
+    let failed = jobs
+        .iter()
+        .filter(|j| matches!(j.state.as_str(), "failed" | "cancelled"))
+        .count();
     if !cx.print_json(&json!({ "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() }))? {
         let bytes = jobs.iter().map(|j| j.bytes_total).sum();
         let done = jobs.iter().filter(|j| j.state == "done").count();
-        output::line(&format!("{done} of {} replicas made, {}", jobs.len(), HumanBytes(bytes)))?;
+        output::line(&format!(
+            "{done} of {} replicas made, {}",
+            jobs.len(),
+            HumanBytes(bytes)
+        ))?;
     }
     if failed > 0 {
-        let first = jobs.iter().find(|j| j.state == "failed" || j.state == "cancelled");
-        let why = first.map(|j| format!("{}: {} {}", shown(&j.path), j.state, j.error)).unwrap_or_default();
+        let first = jobs
+            .iter()
+            .find(|j| j.state == "failed" || j.state == "cancelled");
+        let why = first
+            .map(|j| format!("{}: {} {}", shown(&j.path), j.state, j.error))
+            .unwrap_or_default();
         return Err(Failure::failed(format!("{failed} replicas were not made; {why}")));
     }
     Ok(ExitCode::SUCCESS)
@@ -274,8 +304,18 @@ fn follow(cx: &Context, jobs: Vec<v1::Job>, quiet: bool) -> Result<Vec<v1::Job>,
     let mut now = jobs.into_iter().map(|j| (j.job, j)).collect::<BTreeMap<_, _>>();
     loop {
         let is_open = |j: &v1::Job| matches!(j.state.as_str(), "queued" | "running");
-        let open = now.values().filter(|j| is_open(j)).map(|j| j.job).collect::<Vec<_>>();
-        let done = |j: &v1::Job| if j.state == "done" { j.bytes_total } else { j.bytes_done };
+        let open = now
+            .values()
+            .filter(|j| is_open(j))
+            .map(|j| j.job)
+            .collect::<Vec<_>>();
+        let done = |j: &v1::Job| {
+            if j.state == "done" {
+                j.bytes_total
+            } else {
+                j.bytes_done
+            }
+        };
         let bytes = now.values().map(done).sum();
         show.update(bytes, (now.len() - open.len()) as u64);
         if open.is_empty() {
@@ -350,7 +390,11 @@ pub fn sched(cx: &Context, args: SchedArgs) -> Result<ExitCode, Failure> {
     for (name, h) in order {
         let load = f64::from(load(&name)) / 1000.0;
         let why = format!("{} of {fragments} fragments local, load {load:.2}", h.fragments);
-        output::line(&format!("{name:<12} {:>12} of {}  ({why})", HumanBytes(h.bytes).to_string(), HumanBytes(total)))?;
+        output::line(&format!(
+            "{name:<12} {:>12} of {}  ({why})",
+            HumanBytes(h.bytes).to_string(),
+            HumanBytes(total)
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

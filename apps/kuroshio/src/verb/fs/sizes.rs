@@ -1,7 +1,7 @@
 //! Sizes, times and modes in text.
 
-use kuroshio_core::units::parse_bytes;
 use kuroshio_client::v1;
+use kuroshio_core::units::parse_bytes;
 
 use crate::error::Failure;
 
@@ -27,9 +27,15 @@ pub fn seconds(text: &str) -> Result<u64, Failure> {
         "d" => Some(86_400),
         _ => None,
     };
-    let total = number.parse::<u64>().ok().zip(each).and_then(|(n, each)| n.checked_mul(each));
+    let total = number
+        .parse::<u64>()
+        .ok()
+        .zip(each)
+        .and_then(|(n, each)| n.checked_mul(each));
     total.filter(|s| *s > 0).ok_or_else(|| {
-        Failure::usage(format!("time `{text}`: a number with s, min, h or d is valid, for example 30d"))
+        Failure::usage(format!(
+            "time `{text}`: a number with s, min, h or d is valid, for example 30d"
+        ))
     })
 }
 
@@ -70,7 +76,11 @@ pub fn time_text(unix_ns: i64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
     let year = era * 400 + year_of_era + i64::from(month <= 2);
     let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}")

@@ -44,7 +44,11 @@ pub fn visit(
 pub fn remove_tree(cx: &Context, top: &[u8]) -> Result<u64, Failure> {
     let (mut files, mut folders) = (Vec::new(), Vec::new());
     visit(cx, top, |path, attr| {
-        let list = if attr.kind() == v1::Kind::Directory { &mut folders } else { &mut files };
+        let list = if attr.kind() == v1::Kind::Directory {
+            &mut folders
+        } else {
+            &mut files
+        };
         list.push(path.to_vec());
         Ok(())
     })?;
@@ -52,7 +56,10 @@ pub fn remove_tree(cx: &Context, top: &[u8]) -> Result<u64, Failure> {
     let mut removed = 0;
     for path in files {
         let directory = false;
-        pending.push_back(cx.grid.submit(Op::Remove(v1::RemoveRequest { path, directory }))?);
+        pending.push_back(
+            cx.grid
+                .submit(Op::Remove(v1::RemoveRequest { path, directory }))?,
+        );
         if pending.len() >= AT_ONCE
             && let Some(first) = pending.pop_front()
         {
@@ -109,7 +116,10 @@ pub fn find(cx: &Context, args: FindArgs) -> Result<ExitCode, Failure> {
 /// Whether `text` matches a pattern of `*` and `?`. After a `*` that matched too little, it takes one more
 /// character; only the last `*` ever has to.
 fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.chars().collect::<Vec<_>>(), text.chars().collect::<Vec<_>>());
+    let (pattern, text) = (
+        pattern.chars().collect::<Vec<_>>(),
+        text.chars().collect::<Vec<_>>(),
+    );
     let (mut p, mut t) = (0, 0);
     let mut star = None;
     while let Some(c) = text.get(t) {
@@ -172,7 +182,11 @@ pub fn du(cx: &Context, args: DuArgs) -> Result<ExitCode, Failure> {
         })?;
         let value = json!({ "path": shown(&top), "bytes": bytes, "files": files, "directories": folders });
         if !cx.print_json(&value)? {
-            output::line(&format!("{:>12}  {files} files  {}", HumanBytes(bytes).to_string(), shown(&top)))?;
+            output::line(&format!(
+                "{:>12}  {files} files  {}",
+                HumanBytes(bytes).to_string(),
+                shown(&top)
+            ))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -190,8 +204,15 @@ fn owners(cx: &Context, groups: bool) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     for u in uses {
-        let bound = u.max_bytes.map_or(String::new(), |b| format!(" of {}", HumanBytes(b)));
-        output::line(&format!("{:<16} {:>10} files  {}{bound}", u.name, u.files, HumanBytes(u.bytes)))?;
+        let bound = u
+            .max_bytes
+            .map_or(String::new(), |b| format!(" of {}", HumanBytes(b)));
+        output::line(&format!(
+            "{:<16} {:>10} files  {}{bound}",
+            u.name,
+            u.files,
+            HumanBytes(u.bytes)
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -202,10 +223,23 @@ mod tests {
 
     #[test]
     fn patterns_match_whole_names() {
-        for (pattern, text) in [("*", ""), ("*.dat", "a.dat"), ("a*b*c", "axxbxbc"), ("?", "ü"), ("a", "a"), ("**", "x")] {
+        for (pattern, text) in [
+            ("*", ""),
+            ("*.dat", "a.dat"),
+            ("a*b*c", "axxbxbc"),
+            ("?", "ü"),
+            ("a", "a"),
+            ("**", "x"),
+        ] {
             assert!(matches(pattern, text), "{pattern} {text}");
         }
-        for (pattern, text) in [("", "a"), ("*.dat", "a.data"), ("a*b", "axc"), ("?", ""), ("A", "a")] {
+        for (pattern, text) in [
+            ("", "a"),
+            ("*.dat", "a.data"),
+            ("a*b", "axc"),
+            ("?", ""),
+            ("A", "a"),
+        ] {
             assert!(!matches(pattern, text), "{pattern} {text}");
         }
     }
