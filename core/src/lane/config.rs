@@ -138,7 +138,7 @@ pub enum ConfigError {
     Lanes(usize),
     /// A lane that cannot be paced.
     Capacity(BitRate),
-    /// A time beyond [`HOLD_LIMIT`].
+    /// A time beyond `HOLD_LIMIT`.
     Time(&'static str, PicoDuration),
     /// Mirroring on one lane.
     Mirror,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What happens to packets is decided by [`kuroshio_core::lane`]; this crate is its hands: [`Device`] (the interface),
-//! [`Socket`](udp) (one for each lane, connected, so that the kernel turns strangers away), [`seal`] (who may, and that nobody
+//! a UDP socket (one for each lane, connected, so that the kernel turns strangers away), [`seal`] (who may, and that nobody
 //! reads), [`Tunnel`] (the loop, one thread) and [`control`] (status, add, drop).
 //!
 //! **Limits.** One tunnel is one thread. A packet is at most 65,535 bytes. A lane's socket buffers 4 MiB where the system allows it.
