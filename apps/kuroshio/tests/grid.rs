@@ -409,10 +409,10 @@ fn a_grid_by_init_and_join() {
     assert_eq!(grid.json(&["fs", "status"])["user"], "alice");
     grid.file("f", b"content");
     grid.want(1, &["fs", "put", "f", "/f"]);
-    grid.want(0, &["fs", "--grid", "g", "mkdir", "/people"]);
-    grid.want(0, &["fs", "--grid", "g", "chown", "alice:users", "/people"]);
-    grid.want(0, &["fs", "put", "f", "/people/f"]);
-    assert_eq!(grid.want(0, &["fs", "cat", "/people/f"]), "content");
+    grid.want(0, &["fs", "--grid", "g", "mkdir", "/desk"]);
+    grid.want(0, &["fs", "--grid", "g", "chown", "alice:users", "/desk"]);
+    grid.want(0, &["fs", "put", "f", "/desk/f"]);
+    assert_eq!(grid.want(0, &["fs", "cat", "/desk/f"]), "content");
 }
 
 /// A service in the foreground; ended with the test.

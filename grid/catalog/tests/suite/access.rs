@@ -46,26 +46,26 @@ fn create(env: &Env, who: &Caller, path: &str, mode: u32) -> Result<Created, Cat
 }
 
 fn home(env: &Env) {
-    env.mkdir("/people");
-    env.chown("/people", "ann", "staff");
-    env.chmod("/people", 0o750);
+    env.mkdir("/desk");
+    env.chown("/desk", "ann", "staff");
+    env.chmod("/desk", 0o750);
 }
 
 pub fn search_read_write(bed: &dyn Bed) {
     let env = bed.env();
     home(&env);
-    let f = ok(create(&env, &ann(), "/people/f", 0o640)).attr;
+    let f = ok(create(&env, &ann(), "/desk/f", 0o640)).attr;
     assert_eq!(
         (f.owner.as_str(), f.group.as_str(), f.mode),
         ("ann", "staff", 0o640)
     );
-    refused(create(&env, &bob(), "/people/g", 0o644), ErrorKind::Access);
+    refused(create(&env, &bob(), "/desk/g", 0o644), ErrorKind::Access);
     refused(create(&env, &bob(), "/g", 0o644), ErrorKind::Access);
     refused(
         env.by(
             &eve(),
             Stat {
-                place: at("/people/f"),
+                place: at("/desk/f"),
                 follow: true,
             },
         ),
@@ -75,7 +75,7 @@ pub fn search_read_write(bed: &dyn Bed) {
         env.by(
             &eve(),
             Stat {
-                place: at("/people/none"),
+                place: at("/desk/none"),
                 follow: true,
             },
         ),
@@ -84,7 +84,7 @@ pub fn search_read_write(bed: &dyn Bed) {
     ok(env.by(
         &eve(),
         Stat {
-            place: at("/people"),
+            place: at("/desk"),
             follow: true,
         },
     ));
@@ -92,7 +92,7 @@ pub fn search_read_write(bed: &dyn Bed) {
         env.by(
             who,
             ReadDir {
-                place: at("/people"),
+                place: at("/desk"),
                 after: None,
                 limit: 10,
                 attrs,
@@ -101,37 +101,37 @@ pub fn search_read_write(bed: &dyn Bed) {
     };
     assert_eq!(ok(list(&bob(), true)).entries.len(), 1);
     refused(list(&eve(), false), ErrorKind::Access);
-    env.chmod("/people", 0o754);
+    env.chmod("/desk", 0o754);
     assert_eq!(ok(list(&eve(), false)).entries.len(), 1);
     refused(list(&eve(), true), ErrorKind::Access);
-    let open = |who: &Caller| env.by(who, OpenRead { place: at("/people/f") }).map(|o| o.handle);
-    let write = |who: &Caller| env.by(who, OpenWrite { place: at("/people/f") }).map(|d| d.handle);
+    let open = |who: &Caller| env.by(who, OpenRead { place: at("/desk/f") }).map(|o| o.handle);
+    let write = |who: &Caller| env.by(who, OpenWrite { place: at("/desk/f") }).map(|d| d.handle);
     ok(open(&ann()));
     ok(open(&bob()));
     refused(open(&eve()), ErrorKind::Access);
     ok(write(&ann()));
     refused(write(&bob()), ErrorKind::Access);
-    refused(env.by(&ann(), OpenWrite { place: at("/people") }), ErrorKind::IsDir);
+    refused(env.by(&ann(), OpenWrite { place: at("/desk") }), ErrorKind::IsDir);
     refused(
-        env.by(&Caller::service("node1"), OpenRead { place: at("/people/f") }),
+        env.by(&Caller::service("node1"), OpenRead { place: at("/desk/f") }),
         ErrorKind::Access,
     );
-    refused(env.by(&bob(), Unlink { place: at("/people/f") }), ErrorKind::Access);
-    ok(env.by(&ann(), Unlink { place: at("/people/f") }));
+    refused(env.by(&bob(), Unlink { place: at("/desk/f") }), ErrorKind::Access);
+    ok(env.by(&ann(), Unlink { place: at("/desk/f") }));
 }
 
 pub fn a_number_gives_no_right(bed: &dyn Bed) {
     let env = bed.env();
     env.mkdir("/top");
     env.chmod("/top", 0o711);
-    env.mkdir("/top/people");
-    env.chown("/top/people", "ann", "staff");
-    env.chmod("/top/people", 0o700);
-    let f = ok(create(&env, &ann(), "/top/people/f", 0o666)).attr;
+    env.mkdir("/top/desk");
+    env.chown("/top/desk", "ann", "staff");
+    env.chmod("/top/desk", 0o700);
+    let f = ok(create(&env, &ann(), "/top/desk/f", 0o666)).attr;
     let d = ok(env.by(
         &ann(),
         MakeDir {
-            place: at("/top/people/d"),
+            place: at("/top/desk/d"),
             mode: 0o777,
             umask: 0,
         },
@@ -177,13 +177,13 @@ pub fn a_number_gives_no_right(bed: &dyn Bed) {
     let open = ok(env.by(
         &ann(),
         OpenRead {
-            place: at("/top/people/f"),
+            place: at("/top/desk/f"),
         },
     ));
     ok(env.by(
         &ann(),
         Unlink {
-            place: at("/top/people/f"),
+            place: at("/top/desk/f"),
         },
     ));
     assert_eq!(
@@ -309,14 +309,14 @@ pub fn owner_group_other_and_acl(bed: &dyn Bed) {
 pub fn default_acl_and_set_gid(bed: &dyn Bed) {
     let env = bed.env();
     home(&env);
-    env.chmod("/people", 0o2770);
-    let made = ok(create(&env, &bob(), "/people/x", 0o666)).attr;
+    env.chmod("/desk", 0o2770);
+    let made = ok(create(&env, &bob(), "/desk/x", 0o666)).attr;
     assert_eq!((made.group.as_str(), made.mode), ("staff", 0o644));
     let grid = Caller::user("gil", &["grid", "staff"]);
     let dir = ok(env.by(
         &grid,
         MakeDir {
-            place: at("/people/d"),
+            place: at("/desk/d"),
             mode: 0o777,
             umask: 0o022,
         },
@@ -349,11 +349,11 @@ pub fn default_acl_and_set_gid(bed: &dyn Bed) {
         },
     ]));
     ok(env.call(SetAcl {
-        place: at("/people/d"),
+        place: at("/desk/d"),
         kind: AclKind::Default,
         acl: Some(acl.clone()),
     }));
-    let f = ok(create(&env, &grid, "/people/d/f", 0o666)).attr;
+    let f = ok(create(&env, &grid, "/desk/d/f", 0o666)).attr;
     assert_eq!(
         (f.mode, f.acl),
         (0o660, true),
@@ -362,14 +362,14 @@ pub fn default_acl_and_set_gid(bed: &dyn Bed) {
     let sub = ok(env.by(
         &grid,
         MakeDir {
-            place: at("/people/d/s"),
+            place: at("/desk/d/s"),
             mode: 0o755,
             umask: 0o077,
         },
     ));
     assert_eq!(sub.mode & 0o777, 0o750);
     let handed = ok(env.call(GetAcl {
-        place: at("/people/d/s"),
+        place: at("/desk/d/s"),
         kind: AclKind::Default,
     }));
     assert_eq!(handed, Some(acl));
@@ -378,9 +378,9 @@ pub fn default_acl_and_set_gid(bed: &dyn Bed) {
 pub fn who_changes_what(bed: &dyn Bed) {
     let env = bed.env();
     home(&env);
-    env.chmod("/people", 0o777);
-    ok(create(&env, &ann(), "/people/f", 0o644));
-    let by = |who: &Caller, change: &dyn Fn(&mut SetAttr)| env.by(who, set("/people/f", change));
+    env.chmod("/desk", 0o777);
+    ok(create(&env, &ann(), "/desk/f", 0o644));
+    let by = |who: &Caller, change: &dyn Fn(&mut SetAttr)| env.by(who, set("/desk/f", change));
     refused(by(&bob(), &|s| s.mode = Some(0o777)), ErrorKind::NotPermitted);
     refused(
         by(&ann(), &|s| s.owner = Some("bob".into())),
@@ -399,23 +399,23 @@ pub fn who_changes_what(bed: &dyn Bed) {
         "a change of group clears the set-ID bits"
     );
     refused(by(&ann(), &|s| s.mode = Some(0o10000)), ErrorKind::Invalid);
-    env.chown("/people/f", "ann", "foreign");
+    env.chown("/desk/f", "ann", "foreign");
     assert_eq!(
         ok(by(&ann(), &|s| s.mode = Some(0o2755))).mode,
         0o755,
         "not in the group: no set-group-ID"
     );
     refused(
-        env.call(set("/people/f", |s| s.owner = Some("a b".into()))),
+        env.call(set("/desk/f", |s| s.owner = Some("a b".into()))),
         ErrorKind::Invalid,
     );
     assert_eq!(env.user_usage("ann"), (2, 0));
-    env.chown("/people/f", "bob", "foreign");
+    env.chown("/desk/f", "bob", "foreign");
     assert_eq!((env.user_usage("ann").0, env.user_usage("bob").0), (1, 1));
-    env.symlink("/people/l", "f");
+    env.symlink("/desk/l", "f");
     let link = SetAttr {
         follow: false,
-        ..set("/people/l", |s| s.mode = Some(0o600))
+        ..set("/desk/l", |s| s.mode = Some(0o600))
     };
     refused(env.call(link), ErrorKind::Unsupported);
     env.invariants_hold();
