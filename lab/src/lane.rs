@@ -16,8 +16,17 @@ use kuroshio_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Names that `kuroshio lab run` knows besides the files.
-pub const NAMES: [&str; 2] = ["plb-deskew", "lane-matrix"];
+/// What `kuroshio lab` knows besides the files: name and title.
+pub const ALL: [(&str, &str); 2] = [
+    (
+        "plb-deskew",
+        "Two 10 Gbps lanes, one with 20 us of delay and jitter, de-skewed",
+    ),
+    (
+        "lane-matrix",
+        "Bulk TCP over two lanes: share of the sum and of the best lane",
+    ),
+];
 
 /// What must hold, and whether it does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -155,8 +164,8 @@ fn plb_deskew() -> Result<LaneRun, ConfigError> {
     let variation = variation_ns(&with).unwrap_or(f64::MAX);
     let jitter = variation_ns(&raw).unwrap_or(0.0);
     Ok(LaneRun {
-        experiment: "plb-deskew".into(),
-        title: "Two 10 Gbps lanes, one with 20 us of delay and jitter, de-skewed".into(),
+        experiment: ALL[0].0.into(),
+        title: ALL[0].1.into(),
         source: "002 MultiRail and MultiLane, section III".into(),
         mode: "sim".into(),
         scale: "1".into(),
@@ -272,8 +281,8 @@ fn lane_matrix(tell: &mut dyn FnMut(&str)) -> Result<LaneRun, ConfigError> {
         checks.append(&mut of_cell);
     }
     Ok(LaneRun {
-        experiment: "lane-matrix".into(),
-        title: "Bulk TCP over two lanes: share of the sum and of the best lane".into(),
+        experiment: ALL[1].0.into(),
+        title: ALL[1].1.into(),
         source: "002 MultiRail and MultiLane; mptcp #168".into(),
         mode: "sim".into(),
         scale: "20 to 55 Mbps of capacity in sum".into(),

@@ -169,6 +169,13 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
             print(&format!("    {}: {}", c.name, c.bound));
         }
     }
+    for (name, title) in lane::ALL {
+        if json {
+            all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["sim"] }));
+        } else {
+            print(&format!("{name}: {title} (virtual time)"));
+        }
+    }
     if json {
         print(&serde_json::to_string_pretty(&all).map_err(|e| Failure::failed(e.to_string()))?);
     }
@@ -179,7 +186,7 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(parent) = args.parent {
         end_with(parent)?;
     }
-    if lane::NAMES.contains(&args.name.as_str()) {
+    if lane::ALL.iter().any(|(name, _)| *name == args.name) {
         return run_lanes(args);
     }
     let mut e = experiment::load_with(&args.name, &args.sets).map_err(|e| Failure::usage(e.to_string()))?;
