@@ -174,19 +174,19 @@ impl Cards {
         groups.map_or(Count::default(), Groups::held)
     }
 
-    /// Takes what a host has sent.
-    pub fn read(&mut self, port: usize, engine: &mut Engine) {
+    /// Takes what a host has sent; `true` when all of it was taken.
+    pub fn read(&mut self, port: usize, engine: &mut Engine) -> bool {
         let Self {
             cards, epoch, room, ..
         } = self;
         let Some(Some(Card { tap, groups })) = cards.get(port) else {
-            return;
+            return true;
         };
         for n in 0..READ_BATCH {
             if n >= READ_WHEN_DUE {
                 let late_ps = epoch.pico_now().as_ps().checked_sub(engine.next_ps());
                 if late_ps.is_some_and(|late| n >= READ_WHEN_BEHIND || late < BEHIND_NS * 1000) {
-                    return;
+                    return false;
                 }
             }
             // An error means that the interface is down: nothing comes from it.
@@ -195,9 +195,10 @@ impl Cards {
                 (device, groups) => read_segments(device, room, groups.is_none(), epoch, port, engine),
             };
             if read.is_none() {
-                return;
+                return true;
             }
         }
+        false
     }
 }
 
