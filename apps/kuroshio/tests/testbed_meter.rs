@@ -314,6 +314,10 @@ fn meters_count_every_frame_once() {
 fn causes(bench: &Bench) {
     let link = "pacific:japan>california";
     let before = bench.series("sea", None);
+    for port in ["7001", "7002"] {
+        let filter = format!("udp and dst port {port}");
+        bench.ok(&["meter", "add", port, link, "--filter", &filter]);
+    }
     bench.ok(&["set", link, "drop_next=7"]);
     bench.burst(7_001);
     let grown = |name: &str| {
@@ -323,6 +327,11 @@ fn causes(bench: &Bench) {
     bench.ok(&["set", link, "loss=100%"]);
     bench.burst(7_001);
     wait_for("the losses", || grown("dropped_lost_frames") == BURST);
+    // A frame that was lost on the way is of its stream.
+    for (port, lost) in [("7001", BURST), ("7002", 0)] {
+        assert_eq!(bench.series(port, None)["dropped_lost_frames"], lost);
+        bench.ok(&["meter", "rm", port]);
+    }
     assert_eq!(grown("dropped_fault_frames"), 7);
     assert_eq!(grown("arrived_frames"), 2 * BURST);
     assert_eq!(grown("departed_frames"), BURST - 7);

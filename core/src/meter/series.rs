@@ -50,15 +50,15 @@ impl Cause {
     }
 }
 
-/// What happened to a frame, or to several of one cause.
+/// What happened to a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// It arrived at the stage and went in.
     Arrived,
     /// It arrived and was refused.
     Refused(Cause),
-    /// So many that had gone in will not come out.
-    Vanished(Cause, u64),
+    /// It had gone in and will not come out.
+    Vanished(Cause),
     /// It came out.
     Departed,
 }
@@ -148,9 +148,9 @@ impl Sum {
             What::Arrived => arrived(),
             What::Refused(cause) => {
                 arrived();
-                self.drop(cause, 1);
+                self.drop(cause);
             }
-            What::Vanished(cause, frames) => self.drop(cause, frames),
+            What::Vanished(cause) => self.drop(cause),
             What::Departed => {
                 self.departed_frames += 1;
                 self.queue_max_bytes = self.queue_max_bytes.max(event.queued_bytes);
@@ -170,10 +170,10 @@ impl Sum {
         }
     }
 
-    fn drop(&mut self, cause: Cause, frames: u64) {
+    fn drop(&mut self, cause: Cause) {
         let all = Cause::ALL.iter().position(|c| *c == cause);
         if let Some(count) = all.and_then(|n| self.dropped_frames.get_mut(n)) {
-            *count += frames;
+            *count += 1;
         }
     }
 

@@ -4,11 +4,8 @@
 //!   event, stream ──> filter (once per stream) ──> series 0: all that is taken ── windows of each width
 //!                                              └─> series n: one stream each   └─ distances, delay, jitter
 //! ```
-//!
-//! A stage knows how many frames its loss model or its discipline took behind the arrival, and not of which stream: such
-//! a [`What::Vanished`] is counted in series 0 of a meter that takes everything, and as `unassigned` by any other.
 
-use super::{Event, Filter, RollingWindows, Spread, StreamKey, What};
+use super::{Event, Filter, RollingWindows, Spread, StreamKey};
 use crate::units::PicoDuration;
 use crate::wire::LineRate;
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -163,14 +160,6 @@ impl StageMeter {
     /// Adds an event of a stream, by the caller's number of it and, asked for once per number, its key. Numbers from
     /// [`STREAM_NUMBERS_MAX`] are asked for each time; a stream without a key belongs to meters that take everything.
     pub fn add(&mut self, stream: u32, key: impl FnOnce() -> Option<StreamKey>, event: &Event) {
-        if let What::Vanished(_, frames) = event.what {
-            if self.config.filter.is_all() {
-                self.count(None, event);
-            } else {
-                self.unassigned += frames;
-            }
-            return;
-        }
         let number = stream as usize;
         let mut decision = self.decisions.get(number).copied().unwrap_or(Decision::Open);
         if decision == Decision::Open {

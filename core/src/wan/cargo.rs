@@ -6,6 +6,7 @@
 //! [`copy`](Cargo::copy) instead.
 
 use super::ecn::{self, Mark};
+use crate::units::{FrameBytes, PicoTime};
 use crate::wire::{Packet, packet_of};
 use alloc::vec::Vec;
 
@@ -42,6 +43,20 @@ pub trait Cargo: Sized {
     fn mark(&mut self) -> Mark {
         ecn::mark(self.bytes_mut())
     }
+
+    /// The link had taken this frame of `len` and lost it at `at`: the last that is heard of it.
+    fn gone(self, at: PicoTime, len: FrameBytes, how: Gone) {
+        let _ = (at, len, how);
+    }
+}
+
+/// How a frame is lost that a link had taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// By the loss model or by name, where it would have arrived.
+    Lost,
+    /// By the discipline (CoDel), where it would have been serialised.
+    Aqm,
 }
 
 impl Cargo for Vec<u8> {

@@ -69,7 +69,7 @@ mod setting;
 mod stream_shaper;
 mod wan_link;
 
-pub use cargo::Cargo;
+pub use cargo::{Cargo, Gone};
 pub use codel::CoDel;
 pub use config::{Aqm, Limit, MAX_STEPS, Reorder, Schedule, WanChange, WanConfig, WanValues};
 pub use corrupt::{Corruption, Damage, MAX_FLIPS};

@@ -15,7 +15,7 @@
 
 use super::{
     Departure, DropCause, Dropped, Stage, StageCounters,
-    cargo::Cargo,
+    cargo::{Cargo, Gone},
     codel::{self, Head, Source},
     config::{Aqm, Limit, Reorder, WanChange, WanConfig, WanValues},
     corrupt::Corrupter,
@@ -167,6 +167,7 @@ impl<T: Cargo> WanLink<T> {
             match frame.end {
                 End::Lost => {
                     counters.lost.add(frame.len);
+                    frame.token.gone(frame.at, frame.len, Gone::Lost);
                     continue;
                 }
                 End::Corrupted if self.corrupt.damage(&mut frame.token) => counters.corrupted += 1,
@@ -495,6 +496,7 @@ impl<T: Cargo> Source for Queue<'_, T> {
         }
         counters.aqm_dropped.add(item.len);
         counters.held.remove(item.len);
+        item.token.gone(self.now, item.len, Gone::Aqm);
         None
     }
 }

@@ -336,13 +336,15 @@ impl Engine {
             }
         };
         self.pass_pauses(stage, at);
+        // An arrival serves the queue first: what its discipline drops then is told in the order of the times.
+        self.tell_lost(stage);
         let Some(there) = self.stages.get_mut(stage) else {
             return;
         };
         let next = there.next_wakeup_ps();
         self.due.set(stage, next);
         if let Some(observer) = self.observer.as_mut().filter(|o| o.wants(stage)) {
-            observer.arrived(stage, at, fate, len, meta.tag, &there.counters());
+            observer.arrived(stage, at, fate, len, meta.tag, there.counters().queued);
         }
         self.note(at, point, fate, len, meta);
     }
@@ -388,6 +390,7 @@ impl Engine {
                 let next = there.next_wakeup_ps();
                 self.due.set(stage, next);
             }
+            self.tell_lost(stage);
             return true;
         }
         let at = PicoTime::from_ps(due);
@@ -406,11 +409,33 @@ impl Engine {
         if let Some(there) = self.stages.get_mut(stage) {
             let next = there.next_wakeup_ps();
             self.due.set(stage, next);
-            if let Some(observer) = self.observer.as_mut().filter(|o| o.wants(stage)) {
-                observer.settled(stage, at, &there.counters());
-            }
         }
+        self.tell_lost(stage);
         true
+    }
+
+    /// The meters hear of frames that a stage lost behind its entry.
+    fn tell_lost(&mut self, stage: usize) {
+        let Self {
+            pool,
+            observer,
+            stages,
+            ..
+        } = self;
+        pool.lost(|lost| {
+            if let Some(observer) = observer.as_mut().filter(|o| o.wants(stage)) {
+                let queued = stages.get_mut(stage).map(|s| s.counters().queued);
+                observer.vanished(stage, lost, queued.unwrap_or(FrameBytes::ZERO));
+            }
+        });
+    }
+
+    /// What the meters are to see: stages by number.
+    pub fn want(&mut self, stages: &[bool]) {
+        self.pool.keep_lost(stages.contains(&true));
+        if let Some(observer) = &mut self.observer {
+            observer.want(stages);
+        }
     }
 
     /// Tells the meters how far the run is, when everything due by `now` has been looked for.

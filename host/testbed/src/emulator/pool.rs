@@ -6,7 +6,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use kuroshio_core::wan::Cargo;
+use kuroshio_core::units::{FrameBytes, PicoTime};
+use kuroshio_core::wan::{Cargo, Gone};
 use kuroshio_port::segment::{Partial, complete};
 
 use crate::meter::Tag;
@@ -141,6 +142,22 @@ impl Cargo for Frame {
         copy.fill(self, self.bytes().len());
         Some(copy)
     }
+
+    fn gone(self, at: PicoTime, len: FrameBytes, how: Gone) {
+        if let Some(gone) = self.pool.gone.borrow_mut().as_mut() {
+            let tag = self.meta().tag;
+            gone.push(Lost { at, len, how, tag });
+        }
+    }
+}
+
+/// A frame that a link had taken and lost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lost {
+    pub at: PicoTime,
+    pub len: FrameBytes,
+    pub how: Gone,
+    pub tag: Tag,
 }
 
 impl Frame {
@@ -167,6 +184,8 @@ pub(super) struct Pool {
     number: usize,
     /// Memory of other threads' pools that is to go home.
     strays: RefCell<Vec<Inner>>,
+    /// Frames that links lost, when the meters ask for them.
+    gone: RefCell<Option<Vec<Lost>>>,
     free: [RefCell<Vec<Inner>>; 3],
     made: Cell<usize>,
     limit: usize,
@@ -177,6 +196,7 @@ impl Pool {
         Rc::new(Self {
             number,
             strays: RefCell::default(),
+            gone: RefCell::default(),
             free: Default::default(),
             made: Cell::new(0),
             limit,
@@ -227,6 +247,18 @@ impl Pool {
         Frame {
             inner: Some(inner),
             pool: Rc::clone(self),
+        }
+    }
+
+    /// From now on what links lose is kept until it is asked for, or no longer.
+    pub fn keep_lost(&self, keep: bool) {
+        self.gone.replace(keep.then(Vec::new));
+    }
+
+    /// What links have lost since this was last asked.
+    pub fn lost(&self, each: impl FnMut(Lost)) {
+        if let Some(gone) = self.gone.borrow_mut().as_mut() {
+            gone.drain(..).for_each(each);
         }
     }
 

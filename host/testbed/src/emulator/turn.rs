@@ -160,11 +160,7 @@ impl Turn {
                     let _ = answer.try_send(self.engine.trace.take());
                 }
                 Ok(Command::Observe(observer)) => self.engine.observer = Some(*observer),
-                Ok(Command::Want(stages)) => {
-                    if let Some(observer) = &mut self.engine.observer {
-                        observer.want(&stages);
-                    }
-                }
+                Ok(Command::Want(stages)) => self.engine.want(&stages),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }

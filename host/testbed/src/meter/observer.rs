@@ -5,7 +5,7 @@
 //!                                                         ^──────────────────────── empty batches <──┘
 //! ```
 //!
-//! A record is 64 bytes. Nothing is allocated per frame and nothing is waited for: when no empty batch is at hand the
+//! A record is 56 bytes. Nothing is allocated per frame and nothing is waited for: when no empty batch is at hand the
 //! records are lost and counted, which every output says (`missed_events`). With each batch goes the *mark*: all events
 //! that come later are not older than it, so that windows can be closed exactly.
 //!
@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kuroshio_clock::now_ns;
 use kuroshio_core::meter::{Cause, Event, STREAM_NUMBERS_MAX, StreamKey, What};
 use kuroshio_core::units::{FrameBytes, PicoDuration, PicoTime};
-use kuroshio_core::wan::StageCounters;
+use kuroshio_core::wan::Gone;
 
-use crate::emulator::Fate;
+use crate::emulator::{Fate, Lost};
 
 /// Batches that are on their way at most.
 const BATCHES: usize = 256;
-/// Records of a batch: 16 MiB in all batches.
+/// Records of a batch: 14 MiB in all batches.
 const BATCH_RECORDS: usize = 1_024;
 /// A batch leaves when it is full or this old.
 const BATCH_AGE: PicoDuration = PicoDuration::from_ms(1);
@@ -97,17 +97,6 @@ impl StreamTable {
     }
 }
 
-/// What a stage had lost when it was last looked at: frames on the way, and by its discipline; frames and bytes.
-#[derive(Debug, Clone, Copy)]
-struct Lost([(u64, u64); 2]);
-
-impl Lost {
-    fn of(counters: &StageCounters) -> Self {
-        let both = [counters.lost, counters.aqm_dropped];
-        Self(both.map(|c| (c.frames, c.bytes.get())))
-    }
-}
-
 /// In the emulator's thread.
 pub(crate) struct Observer {
     records: Vec<Record>,
@@ -115,9 +104,8 @@ pub(crate) struct Observer {
     empty: Receiver<Vec<Record>>,
     streams: HashMap<StreamKey, u32>,
     table: Arc<StreamTable>,
-    /// By stage: whether it is metered, and what it had lost.
-    wanted: Vec<Option<Lost>>,
-    newly: Vec<bool>,
+    /// By stage: whether it is metered.
+    wanted: Vec<bool>,
     active: bool,
     sent_at: PicoTime,
     missed: u64,
@@ -148,7 +136,6 @@ impl Observer {
             streams: HashMap::new(),
             table,
             wanted: Vec::new(),
-            newly: Vec::new(),
             active: false,
             sent_at: PicoTime::ZERO,
             missed: 0,
@@ -164,20 +151,9 @@ impl Observer {
         (observer, ends)
     }
 
-    /// From now on these stages, by number, are looked at. Losses of a stage count from its first event.
+    /// From now on these stages, by number, are looked at.
     pub fn want(&mut self, stages: &[bool]) {
-        self.wanted.resize(stages.len().max(self.wanted.len()), None);
-        self.newly.resize(self.wanted.len(), false);
-        for (n, (known, new)) in self.wanted.iter_mut().zip(&mut self.newly).enumerate() {
-            match (stages.get(n).copied().unwrap_or(false), known.is_some()) {
-                (true, false) => {
-                    *known = Some(Lost([(0, 0); 2]));
-                    *new = true;
-                }
-                (false, _) => *known = None,
-                (true, true) => {}
-            }
-        }
+        self.wanted = stages.to_vec();
         self.active = stages.contains(&true);
     }
 
@@ -188,7 +164,7 @@ impl Observer {
 
     /// Whether a stage is.
     pub fn wants(&self, stage: usize) -> bool {
-        self.active && matches!(self.wanted.get(stage), Some(Some(_)))
+        self.wanted.get(stage) == Some(&true)
     }
 
     /// A frame enters the network: what it is to carry with it.
@@ -217,7 +193,7 @@ impl Observer {
         })
     }
 
-    /// A frame has arrived at a stage, which counts as given.
+    /// A frame has arrived at a stage, in whose queue so much waits then.
     pub fn arrived(
         &mut self,
         stage: usize,
@@ -225,7 +201,7 @@ impl Observer {
         fate: Fate,
         len: FrameBytes,
         tag: Tag,
-        counters: &StageCounters,
+        queued: FrameBytes,
     ) {
         let what = match fate {
             Fate::Passed => What::Arrived,
@@ -234,12 +210,7 @@ impl Observer {
             Fate::TooBig => What::Refused(Cause::TooBig),
             Fate::Fault => What::Refused(Cause::Fault),
         };
-        self.timed(|own| {
-            // What the stage counts at an arrival is in the event of the arrival.
-            let refused = (fate == Fate::Refused).then_some((1, len.get()));
-            own.lost(stage, at, counters, refused);
-            own.push(stage, at, what, len.get(), counters.queued.get(), tag);
-        });
+        self.timed(|own| own.push(stage, at, what, len.get(), queued.get(), tag));
     }
 
     /// A frame has come out of a stage, in whose queue so much waits then.
@@ -247,30 +218,13 @@ impl Observer {
         self.timed(|own| own.push(stage, at, What::Departed, len.get(), queued.get(), tag));
     }
 
-    /// Everything that a stage had to do by `at` is done.
-    pub fn settled(&mut self, stage: usize, at: PicoTime, counters: &StageCounters) {
-        self.lost(stage, at, counters, None);
-    }
-
-    fn lost(&mut self, stage: usize, at: PicoTime, counters: &StageCounters, refused: Option<(u64, u64)>) {
-        let Some(Some(before)) = self.wanted.get_mut(stage) else {
-            return;
-        };
-        let now = Lost::of(counters);
-        let Lost(then) = std::mem::replace(before, now);
-        if self.newly.get_mut(stage).is_some_and(std::mem::take) {
-            return;
-        }
-        for (n, cause) in [Cause::Lost, Cause::Aqm].into_iter().enumerate() {
-            let ((frames, bytes), (old_frames, old_bytes)) = (now.0[n], then[n]);
-            let (own_frames, own_bytes) = refused.filter(|_| cause == Cause::Aqm).unwrap_or((0, 0));
-            let frames = (frames - old_frames).saturating_sub(own_frames);
-            if frames > 0 {
-                let bytes = (bytes - old_bytes).saturating_sub(own_bytes);
-                let what = What::Vanished(cause, frames);
-                self.push(stage, at, what, bytes, counters.queued.get(), Tag::default());
-            }
-        }
+    /// A stage has lost a frame that it had taken, when so much waited in its queue.
+    pub fn vanished(&mut self, stage: usize, lost: Lost, queued: FrameBytes) {
+        let what = What::Vanished(match lost.how {
+            Gone::Lost => Cause::Lost,
+            Gone::Aqm => Cause::Aqm,
+        });
+        self.timed(|own| own.push(stage, lost.at, what, lost.len.get(), queued.get(), lost.tag));
     }
 
     fn push(&mut self, stage: usize, at: PicoTime, what: What, bytes: u64, queued_bytes: u64, tag: Tag) {
@@ -368,16 +322,9 @@ mod tests {
         PicoTime::from_ps(ps)
     }
 
-    fn counters(lost: u64, aqm: u64) -> StageCounters {
-        let mut counters = StageCounters::default();
-        (0..lost).for_each(|_| counters.lost.add(FrameBytes::new(100)));
-        (0..aqm).for_each(|_| counters.aqm_dropped.add(FrameBytes::new(100)));
-        counters
-    }
-
     #[test]
     fn records_are_as_small_as_is_said() {
-        assert_eq!(size_of::<Record>(), 64);
+        assert_eq!(size_of::<Record>(), 56);
         assert_eq!(size_of::<(u64, kuroshio_core::meter::Sum)>(), 176);
     }
 
@@ -402,38 +349,41 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_counted_from_the_first_look_and_once() {
+    fn a_lost_frame_is_an_event_of_its_stream() {
         let (mut observer, ends) = Observer::new(Arc::default());
         observer.want(&[false, true]);
         assert!(observer.wants(1) && !observer.wants(0) && !observer.wants(2));
-        let (len, tag) = (FrameBytes::new(100), Tag::default());
-        observer.settled(1, ps(1), &counters(5, 3));
-        observer.settled(1, ps(2), &counters(7, 3));
-        // One that the discipline refuses at its arrival is in that event, a further one is not.
-        observer.arrived(1, ps(3), Fate::Refused, len, tag, &counters(7, 5));
-        observer.arrived(1, ps(4), Fate::QueueFull, len, tag, &counters(7, 5));
-        observer.departed(1, ps(5), len, tag, FrameBytes::new(7));
+        let (len, queued) = (FrameBytes::new(100), FrameBytes::new(7));
+        let tag = observer.enter(ps(0), &frame(1));
+        let lost = |at: u64, how: Gone| Lost {
+            at: ps(at),
+            len,
+            how,
+            tag,
+        };
+        observer.vanished(1, lost(1, Gone::Lost), queued);
+        observer.vanished(1, lost(2, Gone::Aqm), queued);
+        observer.arrived(1, ps(3), Fate::Refused, len, tag, queued);
+        observer.arrived(1, ps(4), Fate::QueueFull, len, tag, queued);
+        observer.departed(1, ps(5), len, tag, queued);
         observer.publish(ps(2_000_000_000));
         let batch = ends.full.try_recv().expect("a batch");
         let what: Vec<What> = batch.records.iter().map(|r| r.event.what).collect();
         let expected = [
-            What::Vanished(Cause::Lost, 2),
-            What::Vanished(Cause::Aqm, 1),
+            What::Vanished(Cause::Lost),
+            What::Vanished(Cause::Aqm),
             What::Refused(Cause::Aqm),
             What::Refused(Cause::QueueFull),
             What::Departed,
         ];
         assert_eq!(what, expected);
-        assert_eq!(batch.records.first().map(|r| r.event.frame_bytes), Some(200));
+        assert!(
+            batch
+                .records
+                .iter()
+                .all(|r| r.stream == 1 && r.event.frame_bytes == 100)
+        );
         assert_eq!((batch.mark, batch.missed), (ps(2_000_000_000), 0));
-        // What was not looked at for a while is not counted afterwards.
-        observer.want(&[false, false]);
-        observer.want(&[false, true]);
-        observer.settled(1, ps(6), &counters(9, 9));
-        observer.publish(ps(4_000_000_000));
-        assert!(ends.full.try_recv().is_err(), "nothing has happened");
-        observer.publish(ps(20_000_000_000));
-        assert_eq!(ends.full.try_recv().map(|b| b.records.len()).ok(), Some(0));
     }
 
     #[test]
