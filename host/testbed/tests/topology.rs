@@ -116,6 +116,11 @@ const BAD: [(&str, &str, &[&str]); 33] = [
         "shape = \"160Mbps\"\ngap = \"12B\"",
         &["shape and gap"],
     ),
+    (
+        "shape = \"160Mbps\"",
+        "gap = \"frames\"",
+        &["gap", "shape = RATE"],
+    ),
     ("shape = \"160Mbps\"", "", &["shape_queue", "neither"]),
     (
         "name = \"p0\"\nmtu = \"6000B\"\nwire",

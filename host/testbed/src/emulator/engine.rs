@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use kuroshio_core::pace::gap_packets_in;
 use kuroshio_core::units::{FrameBytes, PicoTime};
 use kuroshio_core::wan::{Cargo as _, Count, DropCause, Limit, StageCounters};
 use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
@@ -50,6 +51,8 @@ pub(super) struct PortCounts {
     pub pauses: Count,
     /// PAUSE frames of time 0 that the router dropped behind the host's wire.
     pub gaps: Count,
+    /// Those that the port's shaper sent.
+    pub gaps_sent: Count,
 }
 
 impl PortCounts {
@@ -91,10 +94,12 @@ pub(super) struct Engine {
     longest: Vec<usize>,
     pool: Rc<Pool>,
     changes: Vec<(PicoTime, usize, Action)>,
-    /// The wires of the ports, L1.
-    lines: Vec<LineRate>,
+    /// The wires of the ports that obey PAUSE, L1.
+    lines: Vec<Option<LineRate>>,
     /// The port of every stage that is a drain.
     drains: Vec<(usize, usize)>,
+    /// Shapers that fill their gaps.
+    fills: Vec<Fill>,
     share: Share,
     switches: Switches,
     /// By stage: the taps that show what leaves it.
@@ -173,11 +178,15 @@ impl Engine {
             longest: topology.ports().map(|(_, p)| p.mtu_bytes as usize + 18).collect(),
             pool,
             changes: Vec::new(),
-            lines: topology.ports().map(|(_, p)| p.wire).collect(),
+            lines: topology
+                .ports()
+                .map(|(_, p)| p.obey_pause.then_some(p.wire))
+                .collect(),
             drains: (0..)
                 .zip(drains)
                 .filter_map(|(port, stage)| Some((stage?, port)))
                 .collect(),
+            fills: fills(topology, &shapers),
         }
     }
 
@@ -259,9 +268,9 @@ impl Engine {
         self.offer(port, at, len, frame);
     }
 
-    /// A card asked for a pause: the wire to it obeys when the PAUSE frame is in.
+    /// A card asked for a pause: the wire to it, if it obeys, does so when the PAUSE frame is in.
     fn hold(&mut self, at: PicoTime, port: usize, quanta: u16) {
-        if let Some(line) = self.lines.get(port) {
+        if let Some(Some(line)) = self.lines.get(port) {
             let (at, action) = pause(at, quanta, *line);
             let egress = self.ports.len() + port;
             self.schedule(at, egress, action);
@@ -445,6 +454,7 @@ impl Engine {
             let queued = self.stages.get_mut(stage).map(|s| s.counters().queued);
             observer.departed(stage, at, len, meta.tag, queued.unwrap_or(FrameBytes::ZERO));
         }
+        self.fill(stage, len);
         meta.hop += 1;
         frame.set_meta(meta);
         let Share {
@@ -468,6 +478,23 @@ impl Engine {
             return;
         }
         self.onward(stage, at, len, frame, write);
+    }
+
+    /// A frame has left a shaper that fills its gaps, and another waits: gap frames, as many as it takes. The router drops
+    /// them at its input, so that they are counted is all that becomes of them.
+    fn fill(&mut self, stage: usize, len: FrameBytes) {
+        let Some(fill) = self.fills.iter().find(|f| f.stage == stage) else {
+            return;
+        };
+        let gap = self
+            .stages
+            .get_mut(stage)
+            .and_then(|s| s.gap_behind(len, fill.line));
+        let gaps = gap.and_then(|gap| gap_packets_in(gap, fill.limit).ok());
+        if let (Some(gaps), Some(counts)) = (gaps, self.ports.get_mut(fill.port)) {
+            counts.gaps_sent.frames += gaps.frames();
+            counts.gaps_sent.bytes += gaps.bytes();
+        }
     }
 
     /// A frame goes to the next stage of its path, or leaves.
@@ -549,6 +576,30 @@ impl Engine {
             .get_mut(stage)
             .map_or_else(StageCounters::default, Stage::counters)
     }
+}
+
+/// A shaper that fills its gaps.
+struct Fill {
+    stage: usize,
+    port: usize,
+    line: LineRate,
+    /// Largest gap frame.
+    limit: FrameBytes,
+}
+
+fn fills(topology: &Topology, shapers: &[Option<usize>]) -> Vec<Fill> {
+    let ports = topology.ports().zip(shapers).enumerate();
+    ports
+        .filter_map(|(port, ((_, p), stage))| {
+            p.shaper.filter(|s| s.fill)?;
+            Some(Fill {
+                stage: (*stage)?,
+                port,
+                line: p.wire,
+                limit: FrameBytes::new(u64::from(p.mtu_bytes) + 18),
+            })
+        })
+        .collect()
 }
 
 /// The quanta of a frame that is a PAUSE frame.
