@@ -98,7 +98,10 @@ impl Temporary {
                 None => by_dev.push((dev, vec![rule])),
             }
         }
-        by_dev.into_iter().map(|(dev, rules)| Self::at(dev, rules)).collect()
+        by_dev
+            .into_iter()
+            .map(|(dev, rules)| Self::at(dev, rules))
+            .collect()
     }
 
     fn at(dev: String, rules: Vec<Rule>) -> Result<Self, PaceError> {

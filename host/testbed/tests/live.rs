@@ -179,7 +179,10 @@ fn a_shaper_s_rate_and_a_fixed_gap() {
     let expected = 1e9 * 1446.0 / (1446.0 + 8.0 + 18_000.0);
     expect_rate(expected, || rate_of_flood(&tb, 3000, 1400));
     // The same rate as above, its gaps filled: of 28,920 bytes of the wire each frame has 1,454 and the wire's own gap 12.
-    let tb = up("shape = \"50Mbps\"\ngap = \"frames\"\nshape_queue = \"16MiB\"", FAST);
+    let tb = up(
+        "shape = \"50Mbps\"\ngap = \"frames\"\nshape_queue = \"16MiB\"",
+        FAST,
+    );
     let before = settled(&tb);
     expect_rate(5e7, || rate_of_flood(&tb, 3000, 1400));
     let gaps = |c: &kuroshio_testbed::Counters| c.port("east/e0").expect("east").gaps_sent;

@@ -133,7 +133,9 @@ mod tests {
             assert!(e.contains("1 to 100"), "{text}: {e}");
         }
         let k: Dilation = "3".parse().expect("dilation");
-        let e = k.rate("the wire", 1_000_000_000, 1_000_000).expect_err("1000 / 3");
+        let e = k
+            .rate("the wire", 1_000_000_000, 1_000_000)
+            .expect_err("1000 / 3");
         assert!(e.contains("the wire") && e.contains("3000000 bit/s"), "{e}");
     }
 }

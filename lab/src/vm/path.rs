@@ -59,7 +59,6 @@ pub(super) fn run(
     // All of them before the first is started.
     let texts = phases
         .iter()
-        
         .map(|p| {
             parameters(machine, p, o.dilation).map_err(|m| VmError::Missing(format!("phase {}: {m}", p.name)))
         })
@@ -93,7 +92,12 @@ fn phase(
     std::fs::create_dir_all(out).map_err(failed)?;
     let there = std::fs::read_to_string(out.join("parameters")).is_ok_and(|t| t == parameters);
     if there && out.join(PASSED).is_file() {
-        say(&format!("{}: {}: {} has it already", e.name, p.name, out.display()));
+        say(&format!(
+            "{}: {}: {} has it already",
+            e.name,
+            p.name,
+            out.display()
+        ));
     } else {
         // Not to be taken for another's.
         let _ = std::fs::remove_file(out.join(PASSED));
@@ -109,8 +113,7 @@ fn phase(
         std::fs::write(out.join(PASSED), "").map_err(failed)?;
     }
     let bad = |name: &'static str| move |m: String| VmError::Failed(format!("{}: {m}", name));
-    let samples =
-        samples(&read(&out.join("samples"))?, dilation, p.flows.len()).map_err(bad("samples"))?;
+    let samples = samples(&read(&out.join("samples"))?, dilation, p.flows.len()).map_err(bad("samples"))?;
     let windows = windows(
         &read(&out.join("windows"))?,
         (samples.zero_ns, dilation),
@@ -154,7 +157,10 @@ fn parameters(machine: &Machine, p: &Phase, dilation: Dilation) -> Result<String
     let rtt_us = there.one_way_delay.as_us() + back.one_way_delay.as_us();
     let rate_bps = static_rate_bps(p).unwrap_or(0);
     line("wire_mbps", wire_mbps(port.wire.bit_rate().bps(), dilation)?);
-    line("capacity_bps", dilation.rate("the capacity", there.capacity.bps(), 1)?);
+    line(
+        "capacity_bps",
+        dilation.rate("the capacity", there.capacity.bps(), 1)?,
+    );
     line("rtt_us", dilation.time(rtt_us));
     line("queue_bytes", there.queue_limit.get());
     line("port_frames", port.queue.get() / FRAME);

@@ -175,7 +175,11 @@ fn the_own_host_s_wait_is_smoothed_by_a_sixteenth() {
     assert!((1599..=1600).contains(&(wait / 16)), "{wait}");
     assert!((98_400..=98_401).contains(&path_rtt(100_000, 90_000, wait)));
     assert_eq!(path_rtt(100_000, 99_000, wait), 99_000, "not below the least");
-    assert_eq!(path_rtt(100_000, u32::MAX, wait), 100_000, "no sample: what is smoothed");
+    assert_eq!(
+        path_rtt(100_000, u32::MAX, wait),
+        100_000,
+        "no sample: what is smoothed"
+    );
     assert_eq!(path_rtt(0, 0, wait), 0, "nothing is known");
     for _ in 0..400 {
         wait = smooth_wait(wait, 0);

@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kuroshio_core::pace::gap_packets_in;
 use kuroshio_core::units::{FrameBytes, PicoTime};
 use kuroshio_core::wan::{Cargo as _, Count, DropCause, Limit, StageCounters};
 use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
 use kuroshio_port::look;
 
 use super::exchange::{Exchange, Handed};
+use super::fill::Fills;
 use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
 use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
@@ -98,8 +98,7 @@ pub(super) struct Engine {
     lines: Vec<Option<LineRate>>,
     /// The port of every stage that is a drain.
     drains: Vec<(usize, usize)>,
-    /// Shapers that fill their gaps.
-    fills: Vec<Fill>,
+    fills: Fills,
     share: Share,
     switches: Switches,
     /// By stage: the taps that show what leaves it.
@@ -186,7 +185,7 @@ impl Engine {
                 .zip(drains)
                 .filter_map(|(port, stage)| Some((stage?, port)))
                 .collect(),
-            fills: fills(topology, &shapers),
+            fills: Fills::new(topology, &shapers),
         }
     }
 
@@ -443,6 +442,12 @@ impl Engine {
             if let Some(faults) = there.faults().filter(|f| f.damages()) {
                 faults.damage(frame.bytes_mut());
             }
+            if let Some((port, gaps)) = self.fills.behind(stage, there, len)
+                && let Some(counts) = self.ports.get_mut(port)
+            {
+                counts.gaps_sent.frames += gaps.frames();
+                counts.gaps_sent.bytes += gaps.bytes();
+            }
             if let Some(point) = there.output {
                 self.note(at, point, Fate::Passed, len, meta);
             }
@@ -454,7 +459,6 @@ impl Engine {
             let queued = self.stages.get_mut(stage).map(|s| s.counters().queued);
             observer.departed(stage, at, len, meta.tag, queued.unwrap_or(FrameBytes::ZERO));
         }
-        self.fill(stage, len);
         meta.hop += 1;
         frame.set_meta(meta);
         let Share {
@@ -478,23 +482,6 @@ impl Engine {
             return;
         }
         self.onward(stage, at, len, frame, write);
-    }
-
-    /// A frame has left a shaper that fills its gaps, and another waits: gap frames, as many as it takes. The router drops
-    /// them at its input, so that they are counted is all that becomes of them.
-    fn fill(&mut self, stage: usize, len: FrameBytes) {
-        let Some(fill) = self.fills.iter().find(|f| f.stage == stage) else {
-            return;
-        };
-        let gap = self
-            .stages
-            .get_mut(stage)
-            .and_then(|s| s.gap_behind(len, fill.line));
-        let gaps = gap.and_then(|gap| gap_packets_in(gap, fill.limit).ok());
-        if let (Some(gaps), Some(counts)) = (gaps, self.ports.get_mut(fill.port)) {
-            counts.gaps_sent.frames += gaps.frames();
-            counts.gaps_sent.bytes += gaps.bytes();
-        }
     }
 
     /// A frame goes to the next stage of its path, or leaves.
@@ -576,30 +563,6 @@ impl Engine {
             .get_mut(stage)
             .map_or_else(StageCounters::default, Stage::counters)
     }
-}
-
-/// A shaper that fills its gaps.
-struct Fill {
-    stage: usize,
-    port: usize,
-    line: LineRate,
-    /// Largest gap frame.
-    limit: FrameBytes,
-}
-
-fn fills(topology: &Topology, shapers: &[Option<usize>]) -> Vec<Fill> {
-    let ports = topology.ports().zip(shapers).enumerate();
-    ports
-        .filter_map(|(port, ((_, p), stage))| {
-            p.shaper.filter(|s| s.fill)?;
-            Some(Fill {
-                stage: (*stage)?,
-                port,
-                line: p.wire,
-                limit: FrameBytes::new(u64::from(p.mtu_bytes) + 18),
-            })
-        })
-        .collect()
 }
 
 /// The quanta of a frame that is a PAUSE frame.

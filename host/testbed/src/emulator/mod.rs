@@ -14,6 +14,7 @@ mod cards;
 mod engine;
 mod exchange;
 mod fault;
+mod fill;
 mod groups;
 mod lateness;
 mod plan;
