@@ -13,7 +13,7 @@ help:
 	@echo "make bench  comparisons with other movers; one JSON file each in bench/results/"
 	@echo "make soak   long fault-injection runs"
 	@echo "make vm-check, vm-bench   in QEMU, virtual time: the machine itself; against netem, tbf and the kernel's modules"
-	@echo "make vm-test   the kernel module on a stock kernel in QEMU (VM_TEST=smoke, commands, figures, edges, fuzz, range, tcp, churn or all)"
+	@echo "make vm-test   the kernel module on a stock kernel in QEMU (VM_TEST=smoke, commands, figures, edges, fuzz, range, tcp, churn, cost or all)"
 	@echo "make kernel-check   the kernel's own checks of the module: sparse, checkpatch; its man page; DKMS (KERNELS=\"6.12.117+deb12 6.1.0-56\")"
 	@echo "make lint   rustfmt, clippy and rustdoc with warnings as errors"
 

@@ -107,6 +107,23 @@ bool psp_gap_on_wire(u32 frame_bytes, u64 target_bps, u64 line_bps, u32 limit_by
 	return split(share > own ? share - own : 0, PSP_L1_OVERHEAD, limit_bytes, gap);
 }
 
+u32 psp_smooth_wait(u32 wait_16us, u32 wait_us)
+{
+	if (wait_us > PSP_WAIT_MAX_US)
+		wait_us = PSP_WAIT_MAX_US;
+	return wait_16us - wait_16us / 16 + wait_us;
+}
+
+u32 psp_path_rtt(u32 srtt_us, u32 least_us, u32 wait_16us)
+{
+	u32 wait_us = wait_16us / 16;
+	u32 path_us = srtt_us > wait_us ? srtt_us - wait_us : 0;
+
+	if (least_us > srtt_us)
+		least_us = srtt_us;
+	return path_us > least_us ? path_us : least_us;
+}
+
 u64 psp_dynamic_rate(u32 cwnd_frames, u32 frame_bytes, u32 rtt_us, u64 max_bps)
 {
 	u64 window = (u64)cwnd_frames * frame_bytes;

@@ -24,7 +24,8 @@
  * header to FCS, a rate is bit/s at that level. The same arithmetic as core/src/pace in Rust; both are checked on
  * core/vectors. The caller serialises all calls on one struct psp_sched.
  *
- * Source: PSPacer (Takano et al., "gap packets"), slides of the project's paper 001.
+ * Source: PSPacer (Takano et al., "gap packets"), slides of the project's paper 001; that a window's round trip is counted
+ * without the time in the own queue: PSPacer 2, estimate_target_rate.
  */
 #ifndef PSP_ENGINE_H
 #define PSP_ENGINE_H
@@ -87,6 +88,18 @@ struct psp_gap {
 bool psp_gap_plain(u32 frame_bytes, u64 target_bps, u64 max_bps, u32 limit_bytes, struct psp_gap *gap);
 /* Frame, gap frames and their 20 bytes each take ceil(frame * line / target) of the wire. False: out of range. */
 bool psp_gap_on_wire(u32 frame_bytes, u64 target_bps, u64 line_bps, u32 limit_bytes, struct psp_gap *gap);
+
+/*
+ * The time that frames wait in this host before the wire, in 1/16 us: smoothed by 1/16, as PSPacer does it. wait_us is
+ * counted as PSP_WAIT_MAX_US at most.
+ */
+#define PSP_WAIT_MAX_US 10000000u
+u32 psp_smooth_wait(u32 wait_16us, u32 wait_us);
+/*
+ * The round trip without that wait, for the rate of a window: max(srtt - wait, min(least, srtt)). What waits here is no part of the
+ * path, and a rate that counts it can never make it shorter. least_us: the shortest round trip measured, 0 for none.
+ */
+u32 psp_path_rtt(u32 srtt_us, u32 least_us, u32 wait_16us);
 
 /* Bit/s of cwnd frames per round trip, within [PSP_RATE_MIN, max_bps]; max_bps where there is no sample yet (0). */
 u64 psp_dynamic_rate(u32 cwnd_frames, u32 frame_bytes, u32 rtt_us, u64 max_bps);

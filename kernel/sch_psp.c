@@ -205,13 +205,27 @@ static int psp_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **
 	return psp_enqueue_one(skb, sch, cl, to_free);
 }
 
-/* packet_size * cwnd / RTT of the frame's own connection, up to the class's bound or the wire's speed. */
-static u64 psp_rate_of(const struct psp_data *q, const struct psp_cl *cl, const struct sk_buff *skb)
+/* From TCP's stamp in its frames (CLOCK_MONOTONIC) to the frame's start on the wire, which is now. */
+static u32 psp_waited_us(const struct psp_data *q, const struct sk_buff *skb)
+{
+	u64 start_ns = q->epoch_ns + div64_u64(q->sched.wire_ps, 1000);
+	u64 sent_ns = ktime_to_ns(skb->tstamp);
+
+	if (!sent_ns || sent_ns >= start_ns)
+		return 0;
+	return min_t(u64, div64_u64(start_ns - sent_ns, NSEC_PER_USEC), PSP_WAIT_MAX_US);
+}
+
+/*
+ * packet_size * cwnd / RTT of the frame's own connection, up to the class's bound or the wire's speed. The round trip is
+ * that of the path, without the time in this class and in the device's ring.
+ */
+static u64 psp_rate_of(const struct psp_data *q, struct psp_cl *cl, const struct sk_buff *skb)
 {
 	u64 most = cl->rate_bps ? cl->rate_bps : q->wire_bps ? q->wire_bps : PSP_RATE_MAX;
 	const struct sock *sk = skb->sk;
 	const struct tcp_sock *tp;
-	u32 packet;
+	u32 packet, least;
 
 	/* Time-wait and request sockets are smaller and have no cwnd. The frame holds its socket (sk_wmem_alloc). */
 	if (!sk || !sk_fullsock(sk) || !sk_is_tcp(sk))
@@ -220,7 +234,11 @@ static u64 psp_rate_of(const struct psp_data *q, const struct psp_cl *cl, const 
 	packet = READ_ONCE(tp->mss_cache) + PSP_FCS + (skb_vlan_tag_present(skb) ? VLAN_HLEN : 0);
 	if (skb_transport_header_was_set(skb))
 		packet += skb_transport_offset(skb) + READ_ONCE(tp->tcp_header_len);
-	return psp_dynamic_rate(READ_ONCE(tp->snd_cwnd), packet, READ_ONCE(tp->srtt_us) >> 3, most);
+	cl->wait_16us = psp_smooth_wait(cl->wait_16us, psp_waited_us(q, skb));
+	/* ~0U: no sample yet. */
+	least = tcp_min_rtt(tp);
+	return psp_dynamic_rate(READ_ONCE(tp->snd_cwnd), packet,
+				psp_path_rtt(READ_ONCE(tp->srtt_us) >> 3, least, cl->wait_16us), most);
 }
 
 static void psp_count_frame(struct psp_cl *cl, u32 bytes, u64 at_ps)

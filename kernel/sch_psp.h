@@ -41,6 +41,7 @@ struct psp_cl {
 	struct psp_xstats xstats;
 	u64 second_ps;			/* start of the second that achieved_bps counts */
 	u64 second_bytes;
+	u32 wait_16us;			/* dynamic: from TCP to the wire, smoothed */
 };
 
 struct psp_data {

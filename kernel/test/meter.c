@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * meter DEVICE PORT OUT: TCP's frames that leave or enter a device, by the kernel's stamps, in windows of BIN_NS.
+ * meter DEVICE PORT DILATION OUT: TCP's frames that leave or enter a device, by the kernel's stamps, in windows of BIN_NS *
+ * DILATION (1 to 100: how many seconds of the machine are one of the path).
  *
  *	kernel -> ring of blocks (TPACKET_V3, the first SNAP bytes of each frame) -> windows, by port -> OUT on SIGTERM
  *
@@ -41,7 +42,7 @@ struct window {
 };
 
 static struct window *windows[PORTS];
-static uint64_t room[PORTS], first_bin, lost;
+static uint64_t room[PORTS], first_bin, bin_ns, lost;
 static int64_t real_minus_monotonic;
 static volatile sig_atomic_t ended;
 
@@ -101,7 +102,7 @@ static void count(const struct tpacket3_hdr *h, long base)
 	if (port >= PORTS)
 		return;
 	at = h->tp_sec * 1000000000ULL + h->tp_nsec - real_minus_monotonic;
-	w = window_of(port, at / BIN_NS);
+	w = window_of(port, at / bin_ns);
 	if (!w) {
 		lost++;
 		return;
@@ -128,7 +129,7 @@ static int tell(const char *path, int fd, long base)
 
 			if (w->frames)
 				fprintf(out, "%ld %llu %u %u %u\n", base + port,
-					(unsigned long long)((first_bin + i) * BIN_NS), w->frames, w->bytes, w->payload);
+					(unsigned long long)((first_bin + i) * bin_ns), w->frames, w->bytes, w->payload);
 		}
 	}
 	return fclose(out) ? fail(path) : 0;
@@ -160,12 +161,13 @@ int main(int argc, char **argv)
 	struct sigaction act = { .sa_handler = end };
 	unsigned int block = 0, i;
 	uint8_t *ring;
-	long base;
+	long base, dilation;
 	int fd;
 
-	base = argc == 4 ? atol(argv[2]) : 0;
-	if (base < 1 || base > 65000) {
-		fprintf(stderr, "usage: meter DEVICE PORT OUT\n");
+	base = argc == 5 ? atol(argv[2]) : 0;
+	dilation = argc == 5 ? atol(argv[3]) : 0;
+	if (base < 1 || base > 65000 || dilation < 1 || dilation > 100) {
+		fprintf(stderr, "usage: meter DEVICE PORT DILATION OUT\n");
 		return 2;
 	}
 	fd = open_ring(argv[1], &ring);
@@ -173,7 +175,8 @@ int main(int argc, char **argv)
 		return fail(argv[1]);
 	sigaction(SIGTERM, &act, NULL);
 	real_minus_monotonic = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
-	first_bin = clock_ns(CLOCK_MONOTONIC) / BIN_NS;
+	bin_ns = BIN_NS * dilation;
+	first_bin = clock_ns(CLOCK_MONOTONIC) / bin_ns;
 	for (;;) {
 		struct tpacket_block_desc *b = (void *)(ring + (size_t)block * BLOCK);
 		struct pollfd one = { .fd = fd, .events = POLLIN };
@@ -182,7 +185,7 @@ int main(int argc, char **argv)
 		if (!(__atomic_load_n(&b->hdr.bh1.block_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER)) {
 			/* The last block is retired before the end is told. */
 			if (ended && poll(&one, 1, 3 * RETIRE_MS) <= 0)
-				return tell(argv[3], fd, base);
+				return tell(argv[4], fd, base);
 			if (!ended)
 				poll(&one, 1, 10 * RETIRE_MS);
 			continue;

@@ -12,7 +12,7 @@
  *
  * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096), bql (byte queue
  * limits: the driver tells the kernel what it took and what has left, and the kernel stops the queue before the ring is
- * full).
+ * full), tell_ns (1000 to 10000000: a card tells of sent frames in groups, so far apart).
  * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold}: what left psw0. log: "start_ps frame_bytes" of each frame but
  * PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were full, 0 lets it
  * go: a test that wants frames to wait from the first one on fills the qdisc first.
@@ -33,8 +33,6 @@
 #define FRAME_MIN 64u
 #define L1_OVERHEAD 20u
 #define MTU_MAX 9000
-/* A card tells of sent frames in groups. */
-#define TELL_NS 20000ULL
 
 static unsigned int speed_mbps = 1000;
 module_param(speed_mbps, uint, 0444);
@@ -45,6 +43,9 @@ MODULE_PARM_DESC(ring, "frames that a device takes before its queue stops");
 static bool bql;
 module_param(bql, bool, 0444);
 MODULE_PARM_DESC(bql, "byte queue limits");
+static unsigned int tell_ns = 20000;
+module_param(tell_ns, uint, 0444);
+MODULE_PARM_DESC(tell_ns, "a card tells of sent frames in groups: nanoseconds between them");
 
 struct stamp {
 	u64 start_ps;
@@ -130,7 +131,7 @@ static netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
 	}
 	if (!s->told) {
 		s->told = true;
-		hrtimer_start(&s->timer, ns_to_ktime(TELL_NS), HRTIMER_MODE_REL_SOFT);
+		hrtimer_start(&s->timer, ns_to_ktime(tell_ns), HRTIMER_MODE_REL_SOFT);
 	}
 	spin_unlock_bh(&s->lock);
 	return NETDEV_TX_OK;
@@ -170,7 +171,7 @@ static enum hrtimer_restart wire_timer(struct hrtimer *timer)
 			s->head = (s->head + 1) % ring;
 			s->used--;
 		} else if (s->used) {
-			wait_ns = max(div64_u64(s->ends_ps[s->head] - now + 999, 1000), TELL_NS);
+			wait_ns = max(div64_u64(s->ends_ps[s->head] - now + 999, 1000), (u64)tell_ns);
 		} else {
 			s->told = false;
 		}
@@ -388,8 +389,9 @@ static int __init wire_module_init(void)
 {
 	int err = -ENOMEM;
 
-	if (speed_mbps < 10 || speed_mbps > 800000 || 8000000 % speed_mbps || ring < 8 || ring > 4096) {
-		pr_err("pspwire: speed_mbps is 10 to 800000 and divides 8000000, ring is 8 to 4096\n");
+	if (speed_mbps < 10 || speed_mbps > 800000 || 8000000 % speed_mbps || ring < 8 || ring > 4096 ||
+	    tell_ns < 1000 || tell_ns > 10000000) {
+		pr_err("pspwire: speed_mbps is 10 to 800000 and divides 8000000, ring is 8 to 4096, tell_ns 1000 to 10000000\n");
 		return -EINVAL;
 	}
 	ps_per_byte = 8000000 / speed_mbps;

@@ -4,11 +4,12 @@
  *
  *	stream sink PORT COUNT READY		listens on COUNT ports from PORT on, makes the file READY, then throws away
  *						what comes (not copied), until it is killed
- *	stream send ADDRESS PORT MS OUT CONGESTION:START_MS...
+ *	stream send ADDRESS PORT MS DILATION OUT CONGESTION:START_MS...
  *						one stream per argument, to PORT, PORT + 1, ..., until MS after zero
  *
- * zero is a multiple of BIN_NS of CLOCK_MONOTONIC, so that the meter's windows begin with it. OUT: "zero_ns N", then
- * what TCP_INFO says every SAMPLE_MS: "PORT t_ms cwnd_segments rtt_us retrans_segments unacked_segments mss_bytes".
+ * DILATION (1 to 100): so many seconds of the machine are one of the path; MS and START_MS are the machine's.
+ * zero is a multiple of BIN_NS * DILATION of CLOCK_MONOTONIC, so that the meter's windows begin with it. OUT: "zero_ns N",
+ * then what TCP_INFO says every SAMPLE_MS * DILATION: "PORT t_ms cwnd_segments rtt_us retrans_segments unacked_segments mss_bytes".
  * Exit code: 0 sent, 1 failed, 2 bad input.
  */
 #define _GNU_SOURCE
@@ -32,11 +33,14 @@
 #define SAMPLE_MS 100
 #define MS_MAX 15000000L
 #define BIN_NS 500000ULL
+#define DILATION_MAX 100L
 #define CHUNK (1 << 20)
 /* The sink is woken for this much: a reader woken for each frame costs more than TCP itself. */
 #define LOW_WATER (64 << 10)
 
 static char *scrap;
+/* How often a second of the path's time goes into one of the machine's; samples and windows are so much longer. */
+static long dilation = 1;
 
 static uint64_t now_ns(void)
 {
@@ -171,7 +175,7 @@ static int send_all(const char *address, long port, long ms, const char *path, i
 	for (i = 0; i < CHUNK; i += 4096)
 		if (write(pages, scrap, 4096) != 4096)
 			return fail("memory");
-	zero = (now_ns() / BIN_NS + 4) * BIN_NS;
+	zero = (now_ns() / (BIN_NS * dilation) + 4) * BIN_NS * dilation;
 	end = zero + ms * 1000000ULL;
 	next = zero;
 	fprintf(out, "zero_ns %llu\n", (unsigned long long)zero);
@@ -184,7 +188,7 @@ static int send_all(const char *address, long port, long ms, const char *path, i
 			for (i = 0; i < count; i++)
 				if (streams[i].fd >= 0 && sample(out, &streams[i], port + i, now - zero))
 					return 1;
-			next += SAMPLE_MS * 1000000ULL;
+			next += SAMPLE_MS * 1000000ULL * dilation;
 		}
 		until = next < until ? next : until;
 		for (i = 0; i < count; i++) {
@@ -220,13 +224,14 @@ int main(int argc, char **argv)
 		return fail("memory");
 	if (argc == 5 && !strcmp(argv[1], "sink"))
 		return sink(number(argv[2], 1, 65000), number(argv[3], 1, STREAMS_MAX), argv[4]);
-	if (argc < 7 || strcmp(argv[1], "send") || argc - 6 > STREAMS_MAX) {
+	if (argc < 8 || strcmp(argv[1], "send") || argc - 7 > STREAMS_MAX) {
 		fprintf(stderr, "usage: stream sink PORT COUNT READY | "
-			"stream send ADDRESS PORT MS OUT CONGESTION:START_MS... (%d at most)\n", STREAMS_MAX);
+			"stream send ADDRESS PORT MS DILATION OUT CONGESTION:START_MS... (%d at most)\n", STREAMS_MAX);
 		return 2;
 	}
-	for (i = 6; i < argc; i++) {
-		struct stream *s = &streams[i - 6];
+	dilation = number(argv[5], 1, DILATION_MAX);
+	for (i = 7; i < argc; i++) {
+		struct stream *s = &streams[i - 7];
 		char *colon = strchr(argv[i], ':');
 
 		if (!colon || colon == argv[i] || (size_t)(colon - argv[i]) >= sizeof(s->congestion)) {
@@ -237,5 +242,5 @@ int main(int argc, char **argv)
 		s->start_ns = number(colon + 1, 0, MS_MAX) * 1000000ULL;
 		s->fd = -1;
 	}
-	return send_all(argv[2], number(argv[3], 1, 65000), number(argv[4], 1, MS_MAX), argv[5], argc - 6);
+	return send_all(argv[2], number(argv[3], 1, 65000), number(argv[4], 1, MS_MAX), argv[6], argc - 7);
 }

@@ -16,8 +16,8 @@
 
 use super::PaceError;
 use crate::{
-    units::{BitRate, FrameBytes, PicoTime, Ratio},
-    wire::{FRAME_MIN, L1_OVERHEAD, LineRate, pad},
+    units::{BitRate, FrameBytes, PicoTime, Ratio, WireBytes},
+    wire::{FRAME_MIN, IFG_MIN, L1_OVERHEAD, LineRate, pad},
 };
 
 /// Smallest limit on the size of a gap frame: two frames that share a gap are then at least 64 each.
@@ -111,6 +111,14 @@ pub fn gap_packets_on_wire(
         L1_OVERHEAD,
         limit,
     )
+}
+
+/// Gap frames in a gap of the wire between two frames, which has the smallest gap of 12 after the first one itself: they
+/// and theirs fill it to the byte. Where less than 84 bytes are left it stays idle.
+pub fn gap_packets_in(gap: WireBytes, limit: FrameBytes) -> Result<GapPackets, PaceError> {
+    let free = gap.get().saturating_sub(IFG_MIN);
+    let free = if free < FRAME_MIN + L1_OVERHEAD { 0 } else { free };
+    GapPackets::split(free, L1_OVERHEAD, limit)
 }
 
 /// The highest frame-level rate of frames of `len` bytes with a gap frame, of 64 bytes, after each:

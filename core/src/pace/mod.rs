@@ -18,7 +18,10 @@ mod window;
 
 pub use byte_clock::{ByteClockPacer, PACER_RATE_MAX, PACER_RATE_MIN};
 pub use error::PaceError;
-pub use gap::{GAP_FRAME_LIMIT_MIN, GapFiller, GapPackets, gap_packets, gap_packets_on_wire, gap_rate_max};
+pub use gap::{
+    GAP_FRAME_LIMIT_MIN, GapFiller, GapPackets, gap_packets, gap_packets_in, gap_packets_on_wire,
+    gap_rate_max,
+};
 pub use ifg::{IfgShaper, Spacing, ifg_bytes};
 pub use window::{LOOK_MAX, LOOK_MIN, look_again_after, window_rate};
 

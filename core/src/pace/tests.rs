@@ -292,6 +292,24 @@ proptest! {
 }
 
 #[test]
+fn gap_frames_fill_a_gap_of_the_wire_to_the_byte() {
+    let limit = FrameBytes::new(1518);
+    for gap in (0..5_000).chain([190_000_000]) {
+        let gaps = gap_packets_in(WireBytes::new(gap), limit).unwrap();
+        let filled = gaps.bytes().get() + 20 * gaps.frames();
+        // The 12 after the frame are the wire's own.
+        let expected = if gap < 12 + 84 { 0 } else { gap - 12 };
+        assert_eq!(filled, expected, "{gap}");
+        assert!(gaps.take(10).all(|g| (64..=1518).contains(&g.get())), "{gap}");
+    }
+    assert!(gap_packets_in(WireBytes::new(1_000), FrameBytes::new(100)).is_err());
+    // The shaper's gap at 500 of 1000 Mbps is the paper's, and the preamble before the next frame is that frame's.
+    let gap = Spacing::Rate(BitRate::from_mbps(500)).gap(FrameBytes::new(1518), LineRate::GIGABIT);
+    let mut gaps = gap_packets_in(gap, limit).unwrap();
+    assert_eq!((gaps.next(), gaps.next()), (Some(FrameBytes::new(1478)), None));
+}
+
+#[test]
 fn a_filled_wire_has_every_frame_in_its_place() {
     let line = LineRate::GIGABIT;
     let limit = FrameBytes::new(1518);

@@ -31,10 +31,12 @@ pub struct PortCounters {
     pub wire: StageCounters,
     /// The router's queue before this port's wire, and the wire to the host.
     pub egress: StageCounters,
-    /// PAUSE frames that the host sent: the wire to it obeyed them.
+    /// PAUSE frames that the host sent: the wire to it obeyed them, or they were dropped (`obey_pause`).
     pub pauses_received: Count,
     /// PAUSE frames of time 0 (gap frames) that crossed the host's wire: the router dropped them at its input.
     pub gaps_received: Count,
+    /// Gap frames that the port's shaper sent (`gap = "frames"`): the router dropped them at its input.
+    pub gaps_sent: Count,
     /// The host's card behind the wire, when it drains at a rate of its own.
     pub drain: Option<StageCounters>,
     /// PAUSE frames that this card sent.
@@ -212,6 +214,7 @@ impl Counters {
                     not_taken,
                     pauses_received,
                     gaps_received,
+                    gaps_sent,
                     grouped,
                 ] = snapshot.ports.get(n).copied().unwrap_or_default();
                 PortCounters {
@@ -223,6 +226,7 @@ impl Counters {
                     egress: stage(numbers.egress(n)),
                     pauses_received,
                     gaps_received,
+                    gaps_sent,
                     drain: drain.map(stage),
                     pauses_sent: drain.and_then(|d| snapshot.pauses.get(d)).copied().unwrap_or(0),
                     delivered,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 
-use kuroshio_core::pace::Spacing;
+use kuroshio_core::pace::{GAP_FRAME_LIMIT_MIN, Spacing};
 use kuroshio_core::units::{BitRate, FrameBytes, WireBytes, parse_bytes};
 use kuroshio_core::wan::{DrainConfig, WaterMarks};
 use kuroshio_core::wire::LineRate;
@@ -82,6 +82,7 @@ struct Port {
     drain_buffer: Option<String>,
     pause_high: Option<String>,
     pause_low: Option<String>,
+    obey_pause: Option<bool>,
 }
 
 /// A copy of what passes a place, on a device in a host.
@@ -306,6 +307,7 @@ impl Attach {
             drain_buffer: None,
             pause_high: None,
             pause_low: None,
+            obey_pause: None,
         };
         Ok(checked::Host {
             ports: vec![port.check(&place, routers, switches)?],
@@ -368,6 +370,12 @@ impl Port {
             None => (None, Vec::new()),
         };
         let shaper = shaper(&place, shape, self.gap, self.shape_queue, wire)?;
+        if shaper.is_some_and(|s| s.fill) && FrameBytes::new(mtu + 18) < GAP_FRAME_LIMIT_MIN {
+            let problem = "gap frames want an mtu of 150B at least";
+            return Err(TopologyError::new(format!("{place}: gap"), problem));
+        }
+        // A card that asks for pauses is there to get them.
+        let obey_pause = self.obey_pause.unwrap_or(self.pause_high.is_some());
         let marks = (self.pause_high, self.pause_low);
         let drain = drain(&place, self.drain, self.drain_buffer, marks, wire)?;
         Ok(checked::Port {
@@ -379,6 +387,7 @@ impl Port {
             shaper,
             streams,
             drain,
+            obey_pause,
             addresses,
             name: self.name,
         })
@@ -426,6 +435,9 @@ fn switches_apart(link: &checked::Link, first_switch: usize) -> Checked<()> {
     Ok(())
 }
 
+/// In place of a gap's bytes: gap frames in the gaps of `shape`.
+const GAP_FRAMES: &str = "frames";
+
 fn shaper(
     place: &str,
     shape: Option<String>,
@@ -433,6 +445,15 @@ fn shaper(
     limit: Option<String>,
     wire: LineRate,
 ) -> Checked<Option<checked::PortShaper>> {
+    // Not a gap of its own, but what is in the gaps of the rate.
+    let fill = gap.as_deref() == Some(GAP_FRAMES);
+    let gap = gap.filter(|_| !fill);
+    if fill && shape.is_none() {
+        return Err(TopologyError::new(
+            format!("{place}: gap"),
+            "\"frames\" fills what a rate leaves free: shape = RATE is missing",
+        ));
+    }
     let spacing = match (shape, gap) {
         (Some(_), Some(_)) => {
             return Err(TopologyError::new(place, "both shape and gap: only one of them"));
@@ -466,7 +487,7 @@ fn shaper(
         (None, None) => return Ok(None),
     };
     let queue = queue(place, "shape_queue", limit.as_deref(), default::SHAPE_QUEUE)?;
-    Ok(Some(checked::PortShaper { spacing, queue }))
+    Ok(Some(checked::PortShaper { spacing, queue, fill }))
 }
 
 /// A card that drains at a rate of its own, with water marks for PAUSE when they are given.

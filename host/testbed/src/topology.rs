@@ -184,6 +184,9 @@ pub struct Port {
     pub streams: Vec<StreamShape>,
     /// The host's card behind the wire, when it drains at a rate of its own.
     pub drain: Option<DrainConfig>,
+    /// Whether the router's wire to the host obeys PAUSE frames (802.3x) of the host or of its card; else they are dropped
+    /// at the router's input, as by a switch without flow control.
+    pub obey_pause: bool,
 }
 
 /// A shaper on a port's way out.
@@ -193,6 +196,9 @@ pub struct PortShaper {
     pub spacing: Spacing,
     /// Its queue.
     pub queue: FrameBytes,
+    /// Whether gaps before a frame that waits are filled by gap frames (802.3x PAUSE of time 0), which the router drops at its
+    /// input.
+    pub fill: bool,
 }
 
 /// A TAP device in a host that shows what passes a place.

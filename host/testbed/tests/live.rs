@@ -178,6 +178,23 @@ fn a_shaper_s_rate_and_a_fixed_gap() {
     let tb = up("gap = \"18000B\"\nshape_queue = \"16MiB\"", FAST);
     let expected = 1e9 * 1446.0 / (1446.0 + 8.0 + 18_000.0);
     expect_rate(expected, || rate_of_flood(&tb, 3000, 1400));
+    // The same rate as above, its gaps filled: of 28,920 bytes of the wire each frame has 1,454 and the wire's own gap 12.
+    let tb = up(
+        "shape = \"50Mbps\"\ngap = \"frames\"\nshape_queue = \"16MiB\"",
+        FAST,
+    );
+    let before = settled(&tb);
+    expect_rate(5e7, || rate_of_flood(&tb, 3000, 1400));
+    let gaps = |c: &kuroshio_testbed::Counters| c.port("east/e0").expect("east").gaps_sent;
+    let (before, after) = (gaps(&before), gaps(&settled(&tb)));
+    let (frames, bytes) = (
+        after.frames - before.frames,
+        after.bytes.get() - before.bytes.get(),
+    );
+    // 27,454 bytes are 18 gap frames; some repetitions of the flood may be left, and small frames of others.
+    assert!(frames >= 2_900 * 18, "{frames} gap frames");
+    let each = (bytes + 20 * frames) as f64 / (frames as f64 / 18.0);
+    assert!((each / 27_454.0 - 1.0).abs() < 0.02, "{each} bytes of the wire");
 }
 
 fn drops_are_counted_and_frames_conserved() {

@@ -71,7 +71,7 @@ fn a_good_one_is_understood() {
 }
 
 /// What is replaced in the good one, by what, and words that the error must have.
-const BAD: [(&str, &str, &[&str]); 33] = [
+const BAD: [(&str, &str, &[&str]); 34] = [
     ("name = \"good\"", "name = ", &["line 2"]),
     (
         "name = \"good\"",
@@ -115,6 +115,11 @@ const BAD: [(&str, &str, &[&str]); 33] = [
         "shape = \"160Mbps\"",
         "shape = \"160Mbps\"\ngap = \"12B\"",
         &["shape and gap"],
+    ),
+    (
+        "shape = \"160Mbps\"",
+        "gap = \"frames\"",
+        &["gap", "shape = RATE"],
     ),
     ("shape = \"160Mbps\"", "", &["shape_queue", "neither"]),
     (

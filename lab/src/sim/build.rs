@@ -90,7 +90,9 @@ fn stages(b: &mut Built, topology: &Topology, s: &Settings, seed: u64) -> Result
         b.links.push(link);
     }
     for (number, (port, egress)) in ports.iter().zip(&b.egress).enumerate() {
-        if let Some(drain) = port.drain {
+        if let Some(mut drain) = port.drain {
+            // What is not obeyed is as if it were not asked for.
+            drain.pause = drain.pause.filter(|_| port.obey_pause);
             b.drains.insert(number, b.net.add_drain(drain, *egress)?);
         }
     }

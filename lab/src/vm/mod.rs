@@ -7,10 +7,13 @@
 //! then      the same checks and the same result as of the other modes
 //! ```
 //!
+//! A path that is too fast for the one virtual processor is run slower and longer ([`Dilation`]).
+//!
 //! Nothing disturbs virtual time, so no such run is disturbed; what the one virtual processor could not do in time is a
 //! check of its own. The scripts and the module's sources are not part of the binary: they are looked for in
 //! `KUROSHIO_SOURCE`, then upwards from the current folder, then from the program's.
 
+mod dilation;
 mod path;
 mod range;
 mod tree;
@@ -28,6 +31,8 @@ use crate::live::Run;
 use crate::measure;
 use crate::result::{Calibration, Instrument, RunResult, Versions};
 use crate::trace::Trace;
+
+pub use dilation::{Dilation, MAX_DILATION, UNSCALED};
 
 /// Most modules that an experiment loads.
 const MAX_LOAD: usize = 16;
@@ -96,6 +101,8 @@ pub struct Options {
     pub work: PathBuf,
     /// When the run began, seconds since 1970.
     pub started_unix_s: u64,
+    /// How much longer the machine takes for what is on the path.
+    pub dilation: Dilation,
 }
 
 /// A phase that was run.
@@ -166,12 +173,17 @@ pub fn run(e: &Experiment, o: &Options, say: &mut dyn FnMut(&str)) -> Result<Run
     let Some(machine) = &e.vm else {
         return Err(VmError::Missing("the experiment has no [vm]".into()));
     };
+    if machine.run == Kind::Range && o.dilation.is_on() {
+        return Err(VmError::Missing(
+            "--dilation is for experiments over a path: here the wire's stamps are the result".into(),
+        ));
+    }
     let tree = tree::Tree::find()?;
     tree::programs()?;
     let kernel = tree.kernel()?;
     let (ran, own) = match machine.run {
         Kind::Range => range::run(e, &tree, &o.work, say)?,
-        Kind::Path => path::run(e, machine, &tree, &o.work, say)?,
+        Kind::Path => path::run(e, machine, &tree, o, say)?,
     };
     Ok(finish(e, o, ran, own, kernel))
 }
@@ -183,6 +195,10 @@ fn finish(e: &Experiment, o: &Options, ran: Vec<Ran>, own: Vec<Check>, kernel: S
         let mut figures = measure::phase(e, &r.trace, &r.sent);
         if let Value::Object(m) = &mut figures {
             m.extend(r.figures);
+            if o.dilation.is_on() {
+                let raw = o.dilation.raw(m);
+                m.insert("in_the_machine".into(), raw);
+            }
         }
         measured.insert(r.trace.phase.clone(), figures);
         traces.push(r.trace);
@@ -196,6 +212,9 @@ fn finish(e: &Experiment, o: &Options, ran: Vec<Ran>, own: Vec<Check>, kernel: S
         "Run in a virtual machine in virtual time: one instruction takes one nanosecond, on one processor."
             .into(),
     );
+    if o.dilation.is_on() {
+        notes.push(o.dilation.note());
+    }
     let result = RunResult {
         experiment: e.name.clone(),
         title: e.title.clone(),

@@ -6,6 +6,9 @@
 //!                                                          -> counters (drops, the wire's frames, the processor)
 //! ```
 //!
+//! A phase that has been run in the same folder with the same parameters is not run again: [`PASSED`] stands beside what it left.
+//! With a dilation the machine is told of the slower path, and what it left is brought back to the path's time.
+//!
 //! The path has one sending and one receiving host, one wire and one link; what else a topology can ask for is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +20,14 @@ use kuroshio_testbed::Topology;
 use serde_json::{Map, Value, json};
 
 use super::tree::{self, Tree};
-use super::{Machine, Pace, Ran, VmError, numbers, read, static_rate_bps};
+use super::{Dilation, Machine, Options, Pace, Ran, VmError, numbers, read, static_rate_bps};
 use crate::check::Check;
 use crate::experiment::{Experiment, Kind, Phase};
 use crate::flow::{Sample, Sent};
 use crate::trace::{Drops, Frame, Stream, Trace};
 
+/// The file that says that a phase's machine has ended well.
+const PASSED: &str = "passed";
 /// Port of the first stream, as of the scripts.
 const FIRST_PORT: u64 = 5_001;
 /// Width of the meter's windows.
@@ -34,6 +39,10 @@ const MTU: u32 = 1_500;
 const BOOT_S: u64 = 900;
 const WALL_PER_VIRTUAL_S: u64 = 90;
 const MAX_LIMIT_S: u64 = 86_400;
+/// Longest phase in the machine's time, as of the scripts.
+const MAX_MS: u64 = 15_000_000;
+/// The test wire takes a whole number of ps per byte.
+const PS_MBPS_PER_BYTE: u64 = 8_000_000;
 /// A virtual second without so much idle time may be one in which the processor and not the path set the pace.
 const LEAST_IDLE: f64 = 0.02;
 /// Retransmissions within so much time count as one loss: a round trip of the path, as TCP_INFO is read.
@@ -43,18 +52,20 @@ pub(super) fn run(
     e: &Experiment,
     machine: &Machine,
     tree: &Tree,
-    work: &Path,
+    o: &Options,
     say: &mut dyn FnMut(&str),
 ) -> Result<(Vec<Ran>, Vec<Check>), VmError> {
     let phases: Vec<&Phase> = e.phases.iter().filter(|p| p.vm.is_some()).collect();
     // All of them before the first is started.
     let texts = phases
         .iter()
-        .map(|p| parameters(machine, p).map_err(|m| VmError::Missing(format!("phase {}: {m}", p.name))))
+        .map(|p| {
+            parameters(machine, p, o.dilation).map_err(|m| VmError::Missing(format!("phase {}: {m}", p.name)))
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let mut all = Vec::new();
     for (number, (p, text)) in phases.iter().zip(&texts).enumerate() {
-        let out = work.join(format!("{:02}", number + 1));
+        let out = o.work.join(format!("{:02}", number + 1));
         say(&format!(
             "{}: {} for {} of virtual time, {} of {}",
             e.name,
@@ -63,7 +74,7 @@ pub(super) fn run(
             number + 1,
             phases.len()
         ));
-        all.push(phase(e, p, text, tree, &out, say)?);
+        all.push(phase(e, p, (text, o.dilation), tree, &out, say)?);
     }
     let own = vec![whole(&all), processor(&all)];
     Ok((all, own))
@@ -72,27 +83,40 @@ pub(super) fn run(
 fn phase(
     e: &Experiment,
     p: &Phase,
-    parameters: &str,
+    (parameters, dilation): (&str, Dilation),
     tree: &Tree,
     out: &Path,
     say: &mut dyn FnMut(&str),
 ) -> Result<Ran, VmError> {
     let failed = |m: std::io::Error| VmError::Failed(format!("{}: {m}", out.display()));
     std::fs::create_dir_all(out).map_err(failed)?;
-    std::fs::write(out.join("parameters"), parameters).map_err(failed)?;
-    let seconds = p.duration.ns().div_ceil(1_000_000_000);
-    let limit_s = (BOOT_S + seconds * WALL_PER_VIRTUAL_S).min(MAX_LIMIT_S);
-    let code = tree.test("path", out, limit_s, &mut |now| {
-        say(&format!("{}: {}: {now} of {}", e.name, p.name, p.duration.text));
-    })?;
-    if code != 0 {
-        return Err(tree::problem("path", out, code));
+    let there = std::fs::read_to_string(out.join("parameters")).is_ok_and(|t| t == parameters);
+    if there && out.join(PASSED).is_file() {
+        say(&format!(
+            "{}: {}: {} has it already",
+            e.name,
+            p.name,
+            out.display()
+        ));
+    } else {
+        // Not to be taken for another's.
+        let _ = std::fs::remove_file(out.join(PASSED));
+        std::fs::write(out.join("parameters"), parameters).map_err(failed)?;
+        let seconds = dilation.time(p.duration.ns()).div_ceil(1_000_000_000);
+        let limit_s = (BOOT_S + seconds * WALL_PER_VIRTUAL_S).min(MAX_LIMIT_S);
+        let code = tree.test("path", out, limit_s, &mut |now| {
+            say(&format!("{}: {}: {now} of {seconds} s", e.name, p.name));
+        })?;
+        if code != 0 {
+            return Err(tree::problem("path", out, code));
+        }
+        std::fs::write(out.join(PASSED), "").map_err(failed)?;
     }
     let bad = |name: &'static str| move |m: String| VmError::Failed(format!("{}: {m}", name));
-    let samples = samples(&read(&out.join("samples"))?, p.flows.len()).map_err(bad("samples"))?;
+    let samples = samples(&read(&out.join("samples"))?, dilation, p.flows.len()).map_err(bad("samples"))?;
     let windows = windows(
         &read(&out.join("windows"))?,
-        samples.zero_ns,
+        (samples.zero_ns, dilation),
         p.duration.ns(),
         p.flows.len(),
     )
@@ -102,7 +126,7 @@ fn phase(
 }
 
 /// What the scripts are told of a phase.
-fn parameters(machine: &Machine, p: &Phase) -> Result<String, String> {
+fn parameters(machine: &Machine, p: &Phase, dilation: Dilation) -> Result<String, String> {
     let topology = Topology::from_toml(&p.topology_toml).map_err(|m| m.to_string())?;
     let [link] = topology.links.as_slice() else {
         return Err("vm: want one link".into());
@@ -130,13 +154,19 @@ fn parameters(machine: &Machine, p: &Phase) -> Result<String, String> {
     let mut line = |name: &str, value: u64| {
         let _ = writeln!(t, "{name} {value}");
     };
-    line("wire_mbps", port.wire.bit_rate().bps() / 1_000_000);
-    line("capacity_bps", there.capacity.bps());
-    line("rtt_us", there.one_way_delay.as_us() + back.one_way_delay.as_us());
+    let rtt_us = there.one_way_delay.as_us() + back.one_way_delay.as_us();
+    let rate_bps = static_rate_bps(p).unwrap_or(0);
+    line("wire_mbps", wire_mbps(port.wire.bit_rate().bps(), dilation)?);
+    line(
+        "capacity_bps",
+        dilation.rate("the capacity", there.capacity.bps(), 1)?,
+    );
+    line("rtt_us", dilation.time(rtt_us));
     line("queue_bytes", there.queue_limit.get());
     line("port_frames", port.queue.get() / FRAME);
-    line("duration_ms", p.duration.ns() / 1_000_000);
-    line("rate_bps", static_rate_bps(p).unwrap_or(0));
+    line("duration_ms", duration_ms(p, dilation)?);
+    line("rate_bps", dilation.rate("the shaper's rate", rate_bps, 1)?);
+    line("dilation", dilation.time(1));
     for module in &machine.load {
         let _ = writeln!(t, "load {module}");
     }
@@ -154,9 +184,28 @@ fn parameters(machine: &Machine, p: &Phase) -> Result<String, String> {
             Pace::Static => "static",
             Pace::Dynamic => "dynamic",
         };
-        let _ = writeln!(t, "stream {name} {} {pace}", f.start.ns() / 1_000_000);
+        let start_ms = dilation.time(f.start.ns()) / 1_000_000;
+        let _ = writeln!(t, "stream {name} {start_ms} {pace}");
     }
     Ok(t)
+}
+
+fn wire_mbps(bps: u64, dilation: Dilation) -> Result<u64, String> {
+    let mbps = dilation.rate("the wire", bps, 1_000_000)? / 1_000_000;
+    match mbps > 0 && PS_MBPS_PER_BYTE % mbps == 0 {
+        true => Ok(mbps),
+        false => Err(format!(
+            "vm: a wire of {mbps} Mbps in the machine: want a whole number of ps per byte, such as 1000, 500, 250 or 200"
+        )),
+    }
+}
+
+fn duration_ms(p: &Phase, dilation: Dilation) -> Result<u64, String> {
+    let ms = dilation.time(p.duration.ns()) / 1_000_000;
+    match ms <= MAX_MS {
+        true => Ok(ms),
+        false => Err(format!("vm: {ms} ms in the machine: at most {MAX_MS}")),
+    }
 }
 
 /// What stream.c wrote: `zero_ns N`, then lines of numbers.
@@ -165,7 +214,7 @@ struct Samples {
     sent: Vec<Sent>,
 }
 
-fn samples(text: &str, flows: usize) -> Result<Samples, String> {
+fn samples(text: &str, dilation: Dilation, flows: usize) -> Result<Samples, String> {
     let mut lines = text.lines();
     let zero_ns = lines
         .next()
@@ -184,9 +233,9 @@ fn samples(text: &str, flows: usize) -> Result<Samples, String> {
         s.mss_bytes = small(mss);
         s.retrans_segments = small(retrans);
         s.samples.push(Sample {
-            t_ms: *t_ms,
+            t_ms: dilation.back(*t_ms),
             cwnd_segments: small(cwnd),
-            rtt_us: small(rtt),
+            rtt_us: small(&dilation.back(*rtt)),
             retrans_segments: small(retrans),
             unacked_segments: small(unacked),
             rwnd_limited_us: 0,
@@ -205,7 +254,12 @@ struct Windows {
     lost: u64,
 }
 
-fn windows(text: &str, zero_ns: u64, duration_ns: u64, flows: usize) -> Result<Windows, String> {
+fn windows(
+    text: &str,
+    (zero_ns, dilation): (u64, Dilation),
+    duration_ns: u64,
+    flows: usize,
+) -> Result<Windows, String> {
     let mut lines = text.lines();
     let lost = lines
         .next()
@@ -220,7 +274,8 @@ fn windows(text: &str, zero_ns: u64, duration_ns: u64, flows: usize) -> Result<W
         };
         let index = port.checked_sub(FIRST_PORT).and_then(|i| usize::try_from(i).ok());
         let list = index.and_then(|i| frames.get_mut(i)).ok_or_else(wrong)?;
-        let Some(t_ns) = start_ns.checked_sub(zero_ns).filter(|t| *t < duration_ns) else {
+        let since_zero = start_ns.checked_sub(zero_ns).map(|t| dilation.back(t));
+        let Some(t_ns) = since_zero.filter(|t| *t < duration_ns) else {
             continue;
         };
         let small = |v: &u64| u32::try_from(*v).unwrap_or(u32::MAX);
@@ -371,29 +426,45 @@ mod tests {
     fn a_phase_becomes_the_scripts_parameters() {
         let e = experiment::load("psp-bic").expect("experiment");
         let machine = e.vm.as_ref().expect("[vm]");
-        let of = |name: &str| {
+        let with = |name: &str, dilation: &str| {
             let p = e.phases.iter().find(|p| p.name == name).expect(name);
-            parameters(machine, p).expect("parameters")
+            parameters(machine, p, dilation.parse().expect("dilation"))
         };
+        let of = |name: &str| with(name, "1").expect("parameters");
         let wanted = "wire_mbps 1000\ncapacity_bps 500000000\nrtt_us 100000\nqueue_bytes 1000000\nport_frames 10000\n\
-                      duration_ms 60000\nrate_bps 500000000\nload tcp_bic initial_ssthresh=100 max_increment=32\n\
+                      duration_ms 60000\nrate_bps 500000000\ndilation 1\nload tcp_bic initial_ssthresh=100 max_increment=32\n\
                       stream bic 0 static\n";
         assert_eq!(of("static"), wanted);
         assert!(of("none").contains("rate_bps 0\n") && of("none").ends_with("stream bic 0 none\n"));
         assert!(of("dynamic").ends_with("stream bic 0 dynamic\n"));
+        // Rates and times change, bytes do not.
+        let slower = "wire_mbps 200\ncapacity_bps 100000000\nrtt_us 500000\nqueue_bytes 1000000\nport_frames 10000\n\
+                      duration_ms 300000\nrate_bps 100000000\ndilation 5\n";
+        let five = with("static", "5").expect("parameters");
+        assert!(five.starts_with(slower), "{five}");
+        for (dilation, says) in [("3", "the wire"), ("16", "a multiple of 16000000 bit/s")] {
+            let e = with("static", dilation).expect_err(dilation);
+            assert!(e.contains(says), "{dilation}: {e}");
+        }
     }
 
     #[test]
     fn samples_are_read_and_what_is_none_is_refused() {
         let text =
             "zero_ns 5\n5001 0 10 100000 0 3 1448\n5002 0 10 0 0 3 1448\n5001 100 20 100500 2 9 1448\n";
-        let s = samples(text, 2).expect("samples");
+        let one = Dilation::default();
+        let s = samples(text, one, 2).expect("samples");
         assert_eq!(
             (s.zero_ns, s.sent[0].samples.len(), s.sent[1].samples.len()),
             (5, 2, 1)
         );
         assert_eq!(s.sent[0].retrans_segments, 2);
         assert_eq!(s.sent[0].samples[1].rtt_us, 100_500);
+        let s = samples(text, "5".parse().expect("dilation"), 2).expect("samples");
+        assert_eq!(
+            (s.sent[0].samples[1].t_ms, s.sent[0].samples[1].rtt_us),
+            (20, 20_100)
+        );
         for (text, says) in [
             ("", "zero_ns"),
             ("zero_ns 5\n", "none"),
@@ -401,7 +472,7 @@ mod tests {
             ("zero_ns 5\n5009 0 10 1 0 3 1448\n", "line 2"),
             ("zero_ns 5\n5001 0 ten 1 0 3 1448\n", "line 2"),
         ] {
-            let e = samples(text, 1).err().expect(text);
+            let e = samples(text, one, 1).err().expect(text);
             assert!(e.contains(says), "{text}: {e}");
         }
     }
@@ -410,17 +481,22 @@ mod tests {
     fn windows_count_from_zero_to_the_end() {
         let text =
             "lost_frames 3\n5001 500000 1 1518 1448\n5001 1000000 2 3036 2896\n5001 2000000 1 1518 1448\n";
-        let w = windows(text, 1_000_000, 1_000_000, 1).expect("windows");
+        let one = Dilation::default();
+        let w = windows(text, (1_000_000, one), 1_000_000, 1).expect("windows");
         assert_eq!(w.lost, 3);
         let seen: Vec<_> = w.frames[0].iter().map(|f| (f.t_ns, f.frame)).collect();
         assert_eq!(seen, [(0, 3036)]);
+        let two = "2".parse().expect("dilation");
+        let w = windows(text, (1_000_000, two), 1_000_000, 1).expect("windows");
+        let seen: Vec<_> = w.frames[0].iter().map(|f| (f.t_ns, f.frame)).collect();
+        assert_eq!(seen, [(0, 3036), (500_000, 1518)]);
         for (text, says) in [
             ("5001 0 1 1 1\n", "lost_frames"),
             ("lost_frames 0\n", "nothing"),
             ("lost_frames 0\n5001 0 1 1\n", "line 2"),
             ("lost_frames 0\n4000 0 1 1 1\n", "line 2"),
         ] {
-            let e = windows(text, 0, 1, 1).err().expect(text);
+            let e = windows(text, (0, one), 1, 1).err().expect(text);
             assert!(e.contains(says), "{text}: {e}");
         }
     }

@@ -76,6 +76,8 @@ unsafe extern "C" {
     fn psp_depart(clock: *mut Clock, ready_ps: u64, frame_bytes: u32) -> u64;
     fn psp_gap_plain(frame: u32, target_bps: u64, max_bps: u64, limit: u32, gap: *mut Gap) -> bool;
     fn psp_gap_on_wire(frame: u32, target_bps: u64, line_bps: u64, limit: u32, gap: *mut Gap) -> bool;
+    fn psp_smooth_wait(wait_16us: u32, wait_us: u32) -> u32;
+    fn psp_path_rtt(srtt_us: u32, least_us: u32, wait_16us: u32) -> u32;
     fn psp_dynamic_rate(cwnd_frames: u32, frame_bytes: u32, rtt_us: u32, max_bps: u64) -> u64;
     fn psp_init(sched: *mut Sched, ps_per_byte: u64, gap_limit_bytes: u32);
     fn psp_class_init(cls: *mut Class, number: u32, rate_bps: u64, group: *mut Group);
@@ -140,6 +142,20 @@ pub fn gap_on_wire(frame_bytes: u32, target_bps: u64, line_bps: u64, limit_bytes
 pub fn dynamic_rate(cwnd_frames: u32, frame_bytes: u32, rtt_us: u32, max_bps: u64) -> u64 {
     // SAFETY: numbers only.
     unsafe { psp_dynamic_rate(cwnd_frames, frame_bytes, rtt_us, max_bps) }
+}
+
+/// Time in the own host in 1/16 us, smoothed by 1/16 with one more.
+#[must_use]
+pub fn smooth_wait(wait_16us: u32, wait_us: u32) -> u32 {
+    // SAFETY: numbers only.
+    unsafe { psp_smooth_wait(wait_16us, wait_us) }
+}
+
+/// The round trip without the time in the own host.
+#[must_use]
+pub fn path_rtt(srtt_us: u32, least_us: u32, wait_16us: u32) -> u32 {
+    // SAFETY: numbers only.
+    unsafe { psp_path_rtt(srtt_us, least_us, wait_16us) }
 }
 
 /// What the wire does next.

@@ -5,7 +5,7 @@ use kuroshio_core::{
     units::{BitRate, FrameBytes, PicoTime},
     wire::LineRate,
 };
-use kuroshio_psp_engine::{Clock, Gap, dynamic_rate, gap_on_wire, gap_plain};
+use kuroshio_psp_engine::{Clock, Gap, dynamic_rate, gap_on_wire, gap_plain, path_rtt, smooth_wait};
 use proptest::prelude::*;
 
 /// Fields of a vector file's lines behind its header, with the line's number.
@@ -151,6 +151,40 @@ proptest! {
         };
         prop_assert_eq!(dynamic_rate(cwnd, bytes, rtt_us, max), expected);
     }
+
+    #[test]
+    fn a_path_s_round_trip_is_between_the_least_and_the_smoothed(srtt: u32, least: u32, waits in prop::collection::vec(any::<u32>(), 0..50)) {
+        // Waits of any length overflow nothing and stay below the longest that is counted.
+        let wait = waits.iter().fold(0, |so_far, one| smooth_wait(so_far, *one));
+        prop_assert!(u64::from(wait) <= 16 * 10_000_000 + 16, "{}", wait);
+        let path = path_rtt(srtt, least, wait);
+        prop_assert!(path <= srtt && path >= least.min(srtt));
+        prop_assert!(path == least.min(srtt) || path == srtt - wait / 16, "{}", path);
+    }
+}
+
+/// A wait that lasts is known to a microsecond, one that is over is forgotten.
+#[test]
+fn the_own_host_s_wait_is_smoothed_by_a_sixteenth() {
+    let mut wait = 0;
+    wait = smooth_wait(wait, 1600);
+    assert_eq!(wait / 16, 100, "the first counts a sixteenth");
+    for _ in 0..400 {
+        wait = smooth_wait(wait, 1600);
+    }
+    assert!((1599..=1600).contains(&(wait / 16)), "{wait}");
+    assert!((98_400..=98_401).contains(&path_rtt(100_000, 90_000, wait)));
+    assert_eq!(path_rtt(100_000, 99_000, wait), 99_000, "not below the least");
+    assert_eq!(
+        path_rtt(100_000, u32::MAX, wait),
+        100_000,
+        "no sample: what is smoothed"
+    );
+    assert_eq!(path_rtt(0, 0, wait), 0, "nothing is known");
+    for _ in 0..400 {
+        wait = smooth_wait(wait, 0);
+    }
+    assert_eq!(wait / 16, 0);
 }
 
 /// After `frames` frames of `bytes` each the clock stands where exact arithmetic puts it.

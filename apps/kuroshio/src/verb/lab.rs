@@ -63,6 +63,7 @@ Example:
   kuroshio lab run gfarm-ifg
   kuroshio lab run psp-bic --sim --set duration=30s
   kuroshio lab run psp-range --vm --json
+  kuroshio lab run psp-bic --vm --dilation 5
 Exit code: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input or something is missing.";
 
 #[derive(clap::Args)]
@@ -95,6 +96,12 @@ struct RunArgs {
     /// Hold the emulator on purpose in the middle of every phase, to see that the checks notice
     #[arg(long, value_name = "TIME", value_parser = stall, conflicts_with = "vm")]
     stall_emulator: Option<Duration>,
+    /// With --vm: rates divided and times multiplied by K in the machine, 1 to 100; the result is in the path's rates and times
+    #[arg(long, value_name = "K", default_value = "1", requires = "vm")]
+    dilation: vm::Dilation,
+    /// With --vm: the folder of a run that was interrupted; phases over a path that it has already are not run again
+    #[arg(long, value_name = "FOLDER", requires = "vm", conflicts_with = "out")]
+    resume: Option<PathBuf>,
     /// Change a key of the experiment (see `kuroshio lab sweep --help`); with --sim or --vm
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = set)]
     sets: Vec<Set>,
@@ -212,6 +219,12 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
             others.join(" or ")
         )));
     }
+    if let Some(there) = args.resume.as_ref().filter(|there| !there.join("vm").is_dir()) {
+        return Err(Failure::usage(format!(
+            "lab run --resume {}: not the folder of a run in the machine: it has no folder vm",
+            there.display()
+        )));
+    }
     if args.vm {
         return in_machine(args, &e);
     }
@@ -244,8 +257,9 @@ fn in_machine(args: &RunArgs, e: &Experiment) -> Result<ExitCode, Failure> {
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
     let options = vm::Options {
-        work: args.out.join(folder(e, "vm", started_unix_s)).join("vm"),
+        work: run_folder(args, e, "vm", started_unix_s).join("vm"),
         started_unix_s,
+        dilation: args.dilation,
     };
     let run = vm::run(e, &options, &mut |line| eprintln!("{line}")).map_err(|m| {
         let text = format!("lab run {}: {m}", e.name);
@@ -324,11 +338,17 @@ fn folder(e: &Experiment, mode: &str, started_unix_s: u64) -> String {
     format!("{name}-{started_unix_s}")
 }
 
+/// Where a run's files go.
+fn run_folder(args: &RunArgs, e: &Experiment, mode: &str, started_unix_s: u64) -> PathBuf {
+    match &args.resume {
+        Some(there) => there.clone(),
+        None => args.out.join(folder(e, mode, started_unix_s)),
+    }
+}
+
 /// Keeps and prints what a run left.
 fn finish(args: &RunArgs, e: &Experiment, run: &live::Run) -> Result<ExitCode, Failure> {
-    let dir = args
-        .out
-        .join(folder(e, &run.result.mode, run.result.started_unix_s));
+    let dir = run_folder(args, e, &run.result.mode, run.result.started_unix_s);
     let page = keep(e, run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     if args.json {
         let text = serde_json::to_string_pretty(&run.result).map_err(|m| Failure::failed(m.to_string()))?;
@@ -360,6 +380,11 @@ fn show(r: &RunResult, page: &Path) {
             "  paper {} {}, ours {:.2} ({}, {})",
             c.name, c.paper, c.ours, c.phase, c.figure
         ));
+    }
+    for (phase, figures) in &r.measured {
+        if let Some(raw) = figures.get("in_the_machine") {
+            print(&format!("  in the machine, {phase}: {raw}"));
+        }
     }
     for l in &r.instrument.lateness {
         print(&format!(

@@ -60,6 +60,7 @@ pub(super) fn stats(c: &Counters, mode: Mode) -> Value {
             "no_memory": count(p.no_memory),
             "pauses_received": p.pauses_received.frames,
             "gaps_received": p.gaps_received.frames,
+            "gaps_sent": count(p.gaps_sent),
             "pauses_sent": p.pauses_sent,
             "delivered": count(p.delivered),
             "not_taken": count(p.not_taken),

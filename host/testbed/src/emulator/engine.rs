@@ -14,6 +14,7 @@ use kuroshio_core::wire::{FrameView, LineRate, PAUSE_DESTINATION, pause_quanta};
 use kuroshio_port::look;
 
 use super::exchange::{Exchange, Handed};
+use super::fill::Fills;
 use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
 use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
@@ -50,6 +51,8 @@ pub(super) struct PortCounts {
     pub pauses: Count,
     /// PAUSE frames of time 0 that the router dropped behind the host's wire.
     pub gaps: Count,
+    /// Those that the port's shaper sent.
+    pub gaps_sent: Count,
 }
 
 impl PortCounts {
@@ -91,10 +94,11 @@ pub(super) struct Engine {
     longest: Vec<usize>,
     pool: Rc<Pool>,
     changes: Vec<(PicoTime, usize, Action)>,
-    /// The wires of the ports, L1.
-    lines: Vec<LineRate>,
+    /// The wires of the ports that obey PAUSE, L1.
+    lines: Vec<Option<LineRate>>,
     /// The port of every stage that is a drain.
     drains: Vec<(usize, usize)>,
+    fills: Fills,
     share: Share,
     switches: Switches,
     /// By stage: the taps that show what leaves it.
@@ -173,11 +177,15 @@ impl Engine {
             longest: topology.ports().map(|(_, p)| p.mtu_bytes as usize + 18).collect(),
             pool,
             changes: Vec::new(),
-            lines: topology.ports().map(|(_, p)| p.wire).collect(),
+            lines: topology
+                .ports()
+                .map(|(_, p)| p.obey_pause.then_some(p.wire))
+                .collect(),
             drains: (0..)
                 .zip(drains)
                 .filter_map(|(port, stage)| Some((stage?, port)))
                 .collect(),
+            fills: Fills::new(topology, &shapers),
         }
     }
 
@@ -259,9 +267,9 @@ impl Engine {
         self.offer(port, at, len, frame);
     }
 
-    /// A card asked for a pause: the wire to it obeys when the PAUSE frame is in.
+    /// A card asked for a pause: the wire to it, if it obeys, does so when the PAUSE frame is in.
     fn hold(&mut self, at: PicoTime, port: usize, quanta: u16) {
-        if let Some(line) = self.lines.get(port) {
+        if let Some(Some(line)) = self.lines.get(port) {
             let (at, action) = pause(at, quanta, *line);
             let egress = self.ports.len() + port;
             self.schedule(at, egress, action);
@@ -458,6 +466,12 @@ impl Engine {
         if let Some(there) = self.stages.get_mut(stage) {
             if let Some(faults) = there.faults().filter(|f| f.damages()) {
                 faults.damage(frame.bytes_mut());
+            }
+            if let Some((port, gaps)) = self.fills.behind(stage, there, len)
+                && let Some(counts) = self.ports.get_mut(port)
+            {
+                counts.gaps_sent.frames += gaps.frames();
+                counts.gaps_sent.bytes += gaps.bytes();
             }
             if let Some(point) = there.output {
                 self.note(at, point, Fate::Passed, len, meta);

@@ -14,6 +14,7 @@ mod cards;
 mod engine;
 mod exchange;
 mod fault;
+mod fill;
 mod groups;
 mod lateness;
 mod plan;
@@ -78,8 +79,9 @@ pub(crate) enum Command {
 /// The engine's counters at one moment.
 pub(crate) struct Snapshot {
     pub at: PicoTime,
-    /// By port: sent, unrouted, without memory, delivered, not taken, PAUSE, gap frames, in open groups.
-    pub ports: Vec<[Count; 8]>,
+    /// By port: sent, unrouted, without memory, delivered, not taken, PAUSE, gap frames, those of its shaper, in open
+    /// groups.
+    pub ports: Vec<[Count; 9]>,
     pub stages: Vec<StageCounters>,
     /// By stage: frames lost and damaged by faults.
     pub faults: Vec<(u64, u64)>,

@@ -99,6 +99,16 @@ impl Stage {
         }
     }
 
+    /// The gap before the next frame of a shaper, behind one of `len` bytes; none while no frame waits.
+    pub fn gap_behind(&mut self, len: FrameBytes, line: LineRate) -> Option<WireBytes> {
+        match &mut self.kind {
+            Kind::Shaper(shaper) if shaper.counters().queued > FrameBytes::ZERO => {
+                Some(shaper.spacing().gap(len, line))
+            }
+            _ => None,
+        }
+    }
+
     /// PAUSE frames that a card has sent.
     pub fn pauses(&self) -> u64 {
         match &self.kind {

@@ -177,6 +177,7 @@ impl Turn {
                 c.not_taken,
                 c.pauses,
                 c.gaps,
+                c.gaps_sent,
                 self.cards.grouped(port),
             ]
         };
