@@ -11,9 +11,12 @@
 //! check of its own. The scripts and the module's sources are not part of the binary: they are looked for in
 //! `KUROSHIO_SOURCE`, then upwards from the current folder, then from the program's.
 
+mod nodes;
 mod path;
 mod range;
 mod tree;
+
+pub(crate) use nodes::{Nodes, on_nodes};
 
 use std::path::{Path, PathBuf};
 

@@ -86,7 +86,7 @@ fn phase(
         say(&format!("{}: {}: {now} of {}", e.name, p.name, p.duration.text));
     })?;
     if code != 0 {
-        return Err(tree::problem("path", out, code));
+        return Err(tree::problem("kernel/test/run path", out, code));
     }
     let bad = |name: &'static str| move |m: String| VmError::Failed(format!("{}: {m}", name));
     let samples = samples(&read(&out.join("samples"))?, p.flows.len()).map_err(bad("samples"))?;
