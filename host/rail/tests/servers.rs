@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use kuroshio_rail::{Condition, Machine, PlanRequest, Roots, Source, discover, plan, rails, rows, svg};
 
-/// The files that are looked at: two, two, two, four and eight memory nodes.
+/// The files that are looked at, and their memory nodes. Of the last one's eight the job that wrote it had two.
 const SERVERS: [(&str, usize); 5] = [
     ("24em64t-2n6c2t-pci.xml", 2),
     ("32em64t-2n8c2t-pci-normalio.xml", 2),
     ("16intel64-manyVFs.xml", 2),
     ("96em64t-4n4d3ca2co-pci.xml", 4),
-    ("64intel64-3g2n+2n-irregulargroups+pci.xml", 8),
+    ("64intel64-3g2n+2n-irregulargroups+pci.xml", 2),
 ];
 
 /// Name, text and machine of each server.
@@ -44,9 +44,31 @@ fn count(text: &str, kind: &str, word: &str) -> usize {
         .count()
 }
 
+/// Whether the job that wrote a file had the whole machine.
+fn is_whole(text: &str) -> bool {
+    let root = text
+        .lines()
+        .find(|l| l.contains("<object type=\"Machine\""))
+        .expect("a machine");
+    let of = |key: &str| {
+        root.split(key)
+            .nth(1)
+            .and_then(|rest| rest.split('"').nth(1))
+            .expect("a set")
+            .to_owned()
+    };
+    of(" complete_cpuset=") == of(" allowed_cpuset=")
+}
+
 #[test]
 fn every_node_core_and_card_is_there() {
-    for (name, text, machine) in servers() {
+    let servers = servers();
+    assert!(servers.is_empty() || servers.iter().filter(|(_, text, _)| is_whole(text)).count() == 4);
+    for (name, text, machine) in servers {
+        if !is_whole(&text) {
+            assert!(machine.cores.len() < count(&text, "Core", ""), "{name}");
+            continue;
+        }
         assert_eq!(machine.nodes.len(), count(&text, "NUMANode", ""), "{name}");
         assert_eq!(machine.cores.len(), count(&text, "Core", ""), "{name}");
         let units: usize = machine.cores.iter().map(|c| c.pus.len()).sum();

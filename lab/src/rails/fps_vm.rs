@@ -14,7 +14,7 @@ use kuroshio_rail::Condition;
 use serde_json::Value;
 
 use super::fps::{RowRun, Sample, Settings, figures};
-use super::{About, Made, RailsError, Request, check, set, setting};
+use super::{About, Made, RailsError, Request, check, setting};
 use crate::check::Check;
 use crate::result::RunResult;
 use crate::vm::{Nodes, on_nodes};

@@ -391,7 +391,7 @@ mod tests {
         };
         let good = || seen(&settings, [299, 299], 300, 0);
         let torn = || seen(&settings, [299, 295], 0, 300);
-        assert_eq!(failing(Mode::Live, good(), torn()), []);
+        assert_eq!(failing(Mode::Live, good(), torn()), [0usize; 0]);
         // Halves 300 us apart, once: virtual time has no excuse.
         assert_eq!(failing(Mode::Sim, good(), torn()), [2]);
         assert_eq!(
