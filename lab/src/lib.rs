@@ -4,6 +4,7 @@
 //! -> [`live`] (namespaces, TCP, the emulator; frames captured at the far port), [`sim`] (virtual
 //! time) or [`vm`] (another kernel in virtual time) -> [`trace`] (windows) -> [`check`] -> [`result`] (`run.json`, `trace.csv`) and [`page`] (`report.html`, PNG).
 //! [`variant`] runs the same otherwise, [`compare`] sets figures beside the paper's, [`overview`] makes one page of many runs.
+//! [`lane`] and [`rails`] are experiments that are code.
 //! [`report`] stands on its own and is used by every verb that shows figures.
 
 mod calibrate;
@@ -18,6 +19,7 @@ pub mod live;
 pub mod measure;
 pub mod overview;
 pub mod page;
+pub mod rails;
 pub mod report;
 pub mod result;
 pub mod set;

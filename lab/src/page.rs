@@ -43,10 +43,7 @@ pub fn run_report(e: &Experiment, r: &RunResult, traces: &[Trace], sent: &[Vec<S
 pub fn summary(r: &RunResult) -> Report {
     let mut report = Report {
         title: format!("{}: {}", r.experiment, r.title),
-        intro: vec![format!(
-            "{}. Mode {}, scale {}. kuroshio {}, Linux {}, {}.",
-            r.source, r.mode, r.scale, r.versions.kuroshio, r.versions.kernel, r.versions.rustc
-        )],
+        intro: vec![run_line(r)],
         ..Report::default()
     };
     if r.disturbed {
@@ -79,6 +76,14 @@ pub fn summary(r: &RunResult) -> Report {
     report
 }
 
+/// Where a run is from, how it was run and by what.
+pub(crate) fn run_line(r: &RunResult) -> String {
+    format!(
+        "{}. Mode {}, scale {}. kuroshio {}, Linux {}, {}.",
+        r.source, r.mode, r.scale, r.versions.kuroshio, r.versions.kernel, r.versions.rustc
+    )
+}
+
 pub(crate) fn text(v: &Value, key: &str) -> String {
     match v.get(key) {
         Some(Value::String(s)) => s.clone(),
@@ -95,7 +100,7 @@ pub(crate) fn words(title: &str, columns: &[&str]) -> Table {
     t
 }
 
-fn paper_table(r: &RunResult) -> Table {
+pub(crate) fn paper_table(r: &RunResult) -> Table {
     let mut t = words("What the paper printed", &["figure", "value"]);
     for f in r.paper.as_array().into_iter().flatten() {
         t = t.row([text(f, "name"), text(f, "value")]);
@@ -139,7 +144,7 @@ pub(crate) fn compared_cells(c: &Compared) -> [String; 5] {
     ]
 }
 
-fn settings_table(r: &RunResult) -> Table {
+pub(crate) fn settings_table(r: &RunResult) -> Table {
     let mut t = words("Settings and where they are from", &["setting", "value", "from"]);
     for s in r.settings.as_array().into_iter().flatten() {
         t = t.row([text(s, "name"), text(s, "value"), text(s, "from")]);

@@ -1,6 +1,6 @@
 //! `--rail auto|RAIL` of verbs that move data: binds the process to a rail before it starts threads.
 
-use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use kuroshio_rail::{Binding, RailError, Roots, Source, bind, discover, find, interface_of};
 use kuroshio_tune::link::default_dev;
@@ -30,9 +30,21 @@ impl RailFlag {
     /// Binds the calling thread and all that it starts later. `peer` (host and port) tells where `auto` leads; without it, the
     /// default route does.
     pub fn bind(&self, peer: Option<(&str, u16)>) -> Result<(), Failure> {
+        self.bind_to(|| peer.and_then(route_to))
+    }
+
+    /// As [`bind`](Self::bind), for a service: `auto` is the rail of the interface that has the address where it listens; the
+    /// default route's where it listens everywhere.
+    pub fn bind_listening(&self, listen: Option<IpAddr>) -> Result<(), Failure> {
+        let own = listen.filter(|ip| !ip.is_unspecified());
+        self.bind_to(|| own.and_then(|ip| interface_of(ip).ok().flatten()))
+    }
+
+    /// As [`bind`](Self::bind), where an interface is named or its address is known.
+    pub fn bind_to(&self, interface: impl FnOnce() -> Option<String>) -> Result<(), Failure> {
         let Some(name) = &self.rail else { return Ok(()) };
         let machine = discover(&Source::Here, &Roots::default())?;
-        let interface = peer.and_then(route_to).or_else(default_dev);
+        let interface = interface().or_else(default_dev);
         let rail = find(&machine, name, interface.as_deref())?;
         let binding = Binding {
             pus: rail.pus.clone(),

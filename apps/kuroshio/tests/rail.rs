@@ -1,7 +1,8 @@
 //! `kuroshio rail` and `--rail` as a person starts them.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -107,6 +108,14 @@ fn bad_input_is_refused_with_a_clear_text() {
         ),
         (&["probe", "-s", "--rail", "99"], "valid: auto"),
         (
+            &["serve", "--root", "/nonexistent", "--insecure", "--rail", "99"],
+            "valid: auto",
+        ),
+        (
+            &["stored", "--dir", "/nonexistent", "--rail", "99"],
+            "valid: auto",
+        ),
+        (
             &["cp", "--rail", "99", "/etc/hostname", "/nonexistent/x"],
             "valid: auto",
         ),
@@ -205,6 +214,86 @@ fn a_program_runs_on_a_rail() {
         bound || err.contains(&format!("memory of node {node}")),
         "{text} {err}"
     );
+}
+
+/// A service that ends with the test.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_service_is_on_its_rail_before_it_listens() {
+    let root = tempfile::tempdir().expect("a folder");
+    let rail = &json(&kuroshio(&["rail", "ls", "--json"]))["rails"][0];
+    let mut pus: Vec<u64> = rail["pus"]
+        .as_array()
+        .expect("units")
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    pus.sort_unstable();
+    let child = Command::new(env!("CARGO_BIN_EXE_kuroshio"))
+        .args([
+            "serve",
+            "--insecure",
+            "--listen",
+            "127.0.0.1:0",
+            "--rail",
+            "1",
+            "--json",
+            "--root",
+        ])
+        .arg(root.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut service = Service(child);
+    let mut err = BufReader::new(service.0.stderr.take().expect("a pipe"));
+    let (mut said, mut line) = (String::new(), String::new());
+    while !line.contains("\"listening\"") {
+        line.clear();
+        assert!(err.read_line(&mut line).expect("a line") > 0, "{said}");
+        said.push_str(&line);
+    }
+    let proc = PathBuf::from(format!("/proc/{}", service.0.id()));
+    let maps = std::fs::read_to_string(proc.join("numa_maps")).unwrap_or_default();
+    assert!(
+        maps.contains("bind:") || said.contains("memory of node"),
+        "{said}"
+    );
+    for task in std::fs::read_dir(proc.join("task")).expect("tasks").flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+        // A thread may have ended in between.
+        if let Some(allowed) = allowed {
+            assert_eq!(numbers(allowed.trim()), pus);
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_takes_a_rail_that_is_there() {
+    let here = tempfile::tempdir().expect("a folder");
+    let key = here.path().join("a.key");
+    let made = kuroshio(&["lane", "key", key.to_str().expect("a path")]);
+    let public = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    let file = here.path().join("t.toml");
+    let text = format!(
+        "name = \"t0\"\nkey = \"a.key\"\npeer = \"{public}\"\n[[lane]]\nname = \"one\"\nlocal = \"127.0.0.1:7000\"\n\
+         remote = \"127.0.0.1:7001\"\ncapacity = \"10Mbps\"\n"
+    );
+    std::fs::write(&file, text).expect("a file");
+    let out = kuroshio(&["lane", "up", file.to_str().expect("a path"), "--rail", "99"]);
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{err}");
+    assert!(err.contains("valid: auto"), "{err}");
 }
 
 /// `0-3,8`

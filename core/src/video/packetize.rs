@@ -86,10 +86,15 @@ impl Packetizer {
     /// the picture is done, or is shorter than its geometry says.
     pub fn next(&mut self, at: &mut Cursor, timestamp: u32, picture: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
-        let row_bytes = self.geometry.row_bytes();
+        self.append(at, timestamp, picture, out) > 0
+    }
+
+    /// As [`next`](Self::next), behind what `out` holds; returns the bytes of the datagram, 0 at the end of the picture.
+    pub fn append(&mut self, at: &mut Cursor, timestamp: u32, picture: &[u8], out: &mut Vec<u8>) -> usize {
+        let (row_bytes, begin) = (self.geometry.row_bytes(), out.len());
         let Some((segments, _, after)) = self.plan(*at).filter(|_| picture.len() >= self.geometry.bytes())
         else {
-            return false;
+            return 0;
         };
         let marker = u8::from(after.row == self.geometry.rows()) << 7;
         let [high1, high0, low1, low0] = self.sequence.to_be_bytes();
@@ -129,6 +134,6 @@ impl Packetizer {
         }
         self.sequence = self.sequence.wrapping_add(1);
         *at = after;
-        true
+        out.len() - begin
     }
 }

@@ -229,6 +229,41 @@ pub fn write_png(geometry: Geometry, wire: &[u8], path: &Path) -> io::Result<()>
         .map_err(io::Error::other)
 }
 
+/// Pictures of one size beside each other as the bytes of a PNG, each `every`-th pixel of each `every`-th line, on white.
+///
+/// # Errors
+/// What the encoder says: no picture, or one wider than a PNG may be.
+pub fn beside_png(geometry: Geometry, pictures: &[&[u8]], every: u32) -> io::Result<Vec<u8>> {
+    let every = every.max(1) as usize;
+    let (width, height) = (geometry.width() as usize, geometry.height() as usize);
+    let (columns, rows) = (width.div_ceil(every), height.div_ceil(every));
+    // A fiftieth of a picture between two.
+    let gap = columns.div_ceil(50);
+    let wide = (columns + gap) * pictures.len().max(1) - gap;
+    let mut all = vec![255; 3 * wide * rows];
+    for (n, picture) in pictures.iter().enumerate() {
+        let rgb = to_rgb(geometry, picture);
+        for row in 0..rows {
+            for column in 0..columns {
+                let from = 3 * (row * every * width + column * every);
+                let to = 3 * (row * wide + n * (columns + gap) + column);
+                if let (Some(from), Some(to)) = (rgb.get(from..from + 3), all.get_mut(to..to + 3)) {
+                    to.copy_from_slice(from);
+                }
+            }
+        }
+    }
+    let mut bytes = Vec::new();
+    let size = |n: usize| u32::try_from(n).map_err(io::Error::other);
+    let mut encoder = png::Encoder::new(&mut bytes, size(wide)?, size(rows)?);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().map_err(io::Error::other)?;
+    writer.write_image_data(&all).map_err(io::Error::other)?;
+    writer.finish().map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +288,21 @@ mod tests {
             wire(PixelFormat::Yuv422b10, &[0, 0, 1, 0, 0xff, 3, 0xff, 3]),
             [0xff, 0xc0, 0x0f, 0xfc, 0x01]
         );
+    }
+
+    #[test]
+    fn pictures_stand_beside_each_other() {
+        let geometry = Geometry::new(100, 2, PixelFormat::Rgb8).expect("a size");
+        let (a, b) = (vec![10; geometry.bytes()], vec![20; geometry.bytes()]);
+        let bytes = beside_png(geometry, &[&a, &b], 2).expect("a picture");
+        let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
+            .read_info()
+            .expect("a PNG");
+        let mut out = vec![0; reader.output_buffer_size()];
+        let info = reader.next_frame(&mut out).expect("a picture");
+        assert_eq!((info.width, info.height), (50 + 1 + 50, 1));
+        let shades: Vec<u8> = out.chunks(3).map(|pixel| pixel[0]).collect();
+        assert_eq!(shades, [[10; 50].as_slice(), &[255], &[20; 50]].concat());
     }
 
     #[test]

@@ -99,6 +99,7 @@ impl Pattern {
             .get(shift..shift + geometry.row_bytes())
             .unwrap_or_default();
         out.clear();
+        out.reserve(geometry.bytes());
         for _ in 0..geometry.rows() {
             out.extend_from_slice(row);
         }

@@ -3,7 +3,6 @@
 //! What is shown is a screen: each part of it holds the newest that has come. A picture with all parts of one stamp is
 //! whole; one that was shown with parts of different stamps is torn. Times are the kernel's receive stamps.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -15,14 +14,15 @@ use std::time::Duration;
 
 use kuroshio_core::meter::Histogram;
 use kuroshio_core::units::{PicoDuration, PicoTime};
-use kuroshio_core::video::{Assembler, AssemblerCounts, Geometry, JoinCounts, Joiner, Part, Shown};
+use kuroshio_core::video::{Assembler, AssemblerCounts, Geometry, JoinCounts, Part, Shown};
 use serde::Serialize;
 
 use crate::PAYLOAD_TYPE;
 use crate::convert::{to_planar, write_png};
+use crate::display::Display;
 use crate::error::NetvError;
 use crate::send::Prepare;
-use crate::sys::{Batch, real_ns, receive_buffer, stamp_receives};
+use crate::sys::{Batch, real_ns, receive_buffer, receive_superframes, stamp_receives};
 use crate::y4m::Header;
 
 /// Receive buffer that is asked for, bytes.
@@ -116,7 +116,7 @@ enum Event {
 pub struct Receiver {
     config: RecvConfig,
     sockets: Vec<UdpSocket>,
-    parts: Vec<(Geometry, std::ops::Range<usize>)>,
+    parts: Vec<Geometry>,
 }
 
 impl Receiver {
@@ -126,7 +126,7 @@ impl Receiver {
     /// A format that cannot be divided so, or an address that cannot be bound.
     pub fn bind(config: RecvConfig) -> Result<Self, NetvError> {
         let count = u32::try_from(config.listen.len()).unwrap_or(u32::MAX);
-        let parts = (0..count.max(1)).map(|i| config.geometry.part(i, count));
+        let parts = (0..count.max(1)).map(|i| config.geometry.part(i, count).map(|(part, _)| part));
         let parts = parts
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| NetvError::BadInput(format!("--listen: {e}")))?;
@@ -136,6 +136,7 @@ impl Receiver {
             let socket = UdpSocket::bind(address).map_err(|e| NetvError::BadInput(format!("{what}: {e}")))?;
             receive_buffer(&socket, BUFFER).map_err(NetvError::io(what.clone()))?;
             stamp_receives(&socket).map_err(NetvError::io(what.clone()))?;
+            receive_superframes(&socket);
             socket.set_read_timeout(Some(NAP)).map_err(NetvError::io(what))?;
             sockets.push(socket);
         }
@@ -166,6 +167,7 @@ impl Receiver {
             sockets,
             parts,
         } = self;
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let done = Arc::new(AtomicBool::new(false));
         // The kernel's stamps count from 1970, a run's time counts picoseconds of it: it begins a second ago.
         let zero_ns = real_ns().saturating_sub(1_000_000_000);
@@ -176,14 +178,14 @@ impl Receiver {
             .zip(std::mem::take(&mut config.listen))
             .enumerate()
         {
-            let (geometry, _) = parts[i];
+            let geometry = parts[i];
             let (to_screen, done) = (to_screen.clone(), Arc::clone(&done));
             let thread = std::thread::Builder::new().name(format!("part-{i}"));
             let work = move || assemble(i, &socket, geometry, prepare, zero_ns, &to_screen, &done);
             threads.push(thread.spawn(work).map_err(NetvError::io("starting a thread"))?);
         }
         drop(to_screen);
-        let mut screen = Screen::new(config, parts, zero_ns)?;
+        let mut screen = Screen::new(config, count, zero_ns)?;
         let shown = screen.run(&events, stop);
         done.store(true, Ordering::Relaxed);
         // A thread that waits for room in the queue finds it closed.
@@ -257,15 +259,9 @@ fn assemble(
 
 struct Screen {
     config: RecvConfig,
-    ranges: Vec<std::ops::Range<usize>>,
-    joiner: Joiner,
-    /// Parts that wait to be shown.
-    held: BTreeMap<(u32, usize), Vec<u8>>,
-    picture: Vec<u8>,
+    display: Display,
     spread: Histogram,
     shown: u64,
-    /// Jumps of stamps so far: the joiner forgot all.
-    jumps: u64,
     /// Zero of the run's time, `CLOCK_REALTIME`, ns.
     zero_ns: u64,
     first_ns: Option<u64>,
@@ -273,19 +269,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(
-        config: RecvConfig,
-        parts: Vec<(Geometry, std::ops::Range<usize>)>,
-        zero_ns: u64,
-    ) -> Result<Self, NetvError> {
+    fn new(config: RecvConfig, parts: u32, zero_ns: u64) -> Result<Self, NetvError> {
+        let display = Display::new(config.geometry, parts, config.wait);
         let mut screen = Self {
-            joiner: Joiner::new(parts.len(), config.wait),
-            ranges: parts.into_iter().map(|(_, range)| range).collect(),
-            held: BTreeMap::new(),
-            picture: vec![0; config.geometry.bytes()],
+            display: display.map_err(|e| NetvError::BadInput(format!("--listen: {e}")))?,
             spread: Histogram::new(),
             shown: 0,
-            jumps: 0,
             zero_ns,
             first_ns: None,
             last_ns: 0,
@@ -315,13 +304,13 @@ impl Screen {
             {
                 break;
             }
-            let next = self.joiner.next_wakeup().map_or(NAP, |at| {
+            let next = self.display.next_wakeup().map_or(NAP, |at| {
                 Duration::from_nanos((at.as_ns_ceil() + self.zero_ns).saturating_sub(now))
             });
             match events.recv_timeout(next.min(NAP)) {
                 Ok(Event::Part(index, part)) => {
                     came_ns = now;
-                    self.take(index, part);
+                    self.display.handle_part(index, part);
                 }
                 Ok(Event::Failed(e)) => return Err(e),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -338,46 +327,13 @@ impl Screen {
         Ok(())
     }
 
-    fn take(&mut self, index: usize, part: Part) {
-        let late = !self.joiner.handle_part(part.last_at, index, part.timestamp);
-        let jumps = self.joiner.counts().jumps;
-        if jumps != self.jumps {
-            self.jumps = jumps;
-            self.held.clear();
-        }
-        if late {
-            // Too late for its picture, but newer than what the screen shows there.
-            self.put(index, &part.picture);
-        } else {
-            self.held.insert((part.timestamp, index), part.picture);
-        }
-    }
-
-    fn put(&mut self, index: usize, part: &[u8]) {
-        if let Some(place) = self
-            .ranges
-            .get(index)
-            .and_then(|r| self.picture.get_mut(r.clone()))
-            && place.len() == part.len()
-        {
-            place.copy_from_slice(part);
-        }
-    }
-
     fn show(&mut self) -> Result<(), NetvError> {
         while self.config.pictures.is_none_or(|n| self.shown < n) {
             let now_ns = real_ns();
-            let Some(shown) = self
-                .joiner
-                .poll(PicoTime::from_ns(now_ns.saturating_sub(self.zero_ns)))
-            else {
+            let now = PicoTime::from_ns(now_ns.saturating_sub(self.zero_ns));
+            let Some(shown) = self.display.poll(now) else {
                 return Ok(());
             };
-            for index in 0..self.ranges.len() {
-                if let Some(part) = self.held.remove(&(shown.timestamp, index)) {
-                    self.put(index, &part);
-                }
-            }
             self.count(&shown, now_ns);
             self.write()?;
             if self.config.output.snapshot_at == Some(self.shown - 1) {
@@ -406,9 +362,9 @@ impl Screen {
         };
         let written = if header.line().is_some() {
             out.write_all(b"FRAME\n")
-                .and_then(|()| out.write_all(&to_planar(self.config.geometry, &self.picture)))
+                .and_then(|()| out.write_all(&to_planar(self.config.geometry, self.display.picture())))
         } else {
-            out.write_all(&self.picture)
+            out.write_all(self.display.picture())
         };
         written.map_err(NetvError::io("writing video"))
     }
@@ -418,7 +374,7 @@ impl Screen {
             return Ok(());
         };
         let what = format!("--snapshot {}", path.display());
-        write_png(self.config.geometry, &self.picture, path).map_err(NetvError::io(what))
+        write_png(self.config.geometry, self.display.picture(), path).map_err(NetvError::io(what))
     }
 
     fn report(&self, interrupted: bool) -> RecvReport {
@@ -427,7 +383,7 @@ impl Screen {
             torn,
             late_parts,
             ..
-        } = self.joiner.counts();
+        } = self.display.counts();
         let lasted = self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns));
         let spread = self.spread.summary();
         let us = |ns: u64| ns as f64 / 1e3;

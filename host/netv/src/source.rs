@@ -9,10 +9,15 @@ use crate::error::NetvError;
 use crate::pattern::Pattern;
 use crate::y4m::{Header, MAX_HEADER, parse_header};
 
+/// Most pictures that are held.
+pub const MAX_HELD: usize = 64;
+
 /// A source of pictures.
 pub enum Source {
     /// Drawn here, without end.
     Pattern(Pattern),
+    /// So many pictures of the pattern (1 to [`MAX_HELD`]), drawn by each part's thread before it sends, then sent in turn.
+    Held(usize),
     /// y4m.
     Y4m {
         /// After the header.
@@ -63,13 +68,14 @@ impl Source {
         })
     }
 
-    /// Reads or draws picture `number`, replacing what `out` held; `false` at the end.
+    /// Reads or draws picture `number`, replacing what `out` held; `false` at the end. Held pictures are not had here.
     ///
     /// # Errors
     /// A picture that ends too early, or what reading gives.
     pub fn next(&mut self, number: u64, out: &mut Vec<u8>) -> Result<bool, NetvError> {
         match self {
             Self::Pattern(pattern) => pattern.draw(number, out),
+            Self::Held(_) => return Ok(false),
             Self::Y4m { from, header, planar } => {
                 let Some(start) = line(&mut **from)? else {
                     return Ok(false);

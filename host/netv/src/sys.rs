@@ -1,4 +1,4 @@
-//! The system calls without a safe wrapper: stamped batches of datagrams, and options of sockets.
+//! The system calls without a safe wrapper: stamped batches of datagrams in, superframes out, and options of sockets.
 
 use std::io;
 use std::net::UdpSocket;
@@ -10,6 +10,14 @@ use kuroshio_core::video::MAX_DATAGRAM;
 pub(crate) const BATCH: usize = 32;
 /// Room for ancillary data: a stamp with its header, twice.
 const ANCILLARY: usize = 64;
+/// Messages of one call that sends.
+const MAX_MESSAGES: usize = 64;
+/// Room for the length of a superframe's datagrams: a header and a u16.
+const SEGMENT_LENGTH: usize = 24;
+
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct SegmentLength([u8; SEGMENT_LENGTH]);
 
 fn set_int(socket: &UdpSocket, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one c_int, which lives through the call.
@@ -32,6 +40,55 @@ fn set_int(socket: &UdpSocket, level: i32, name: i32, value: libc::c_int) -> io:
 /// Receive stamps of the kernel.
 pub(crate) fn stamp_receives(socket: &UdpSocket) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
+/// Superframes are handed over whole, with the length of their datagrams (`UDP_GRO`). A kernel without hands over each alone.
+pub(crate) fn receive_superframes(socket: &UdpSocket) {
+    let _ = set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+}
+
+/// Sends messages to the connected peer, each one datagram, or where a length is given a superframe of datagrams of that length.
+/// Returns how many messages the kernel took, one at least.
+pub(crate) fn send_many(socket: &UdpSocket, messages: &[(&[u8], Option<u16>)]) -> io::Result<usize> {
+    let messages = messages
+        .get(..MAX_MESSAGES.min(messages.len()))
+        .unwrap_or_default();
+    // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a valid value.
+    let (mut vectors, mut headers): ([libc::iovec; MAX_MESSAGES], [libc::mmsghdr; MAX_MESSAGES]) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let mut lengths = [SegmentLength([0; SEGMENT_LENGTH]); MAX_MESSAGES];
+    let each = headers.iter_mut().zip(&mut vectors).zip(&mut lengths);
+    for (((header, vector), ancillary), (bytes, segment)) in each.zip(messages) {
+        vector.iov_base = bytes.as_ptr().cast_mut().cast();
+        vector.iov_len = bytes.len();
+        header.msg_hdr.msg_iov = vector;
+        header.msg_hdr.msg_iovlen = 1;
+        let Some(segment) = segment else { continue };
+        header.msg_hdr.msg_control = ancillary.0.as_mut_ptr().cast();
+        header.msg_hdr.msg_controllen = SEGMENT_LENGTH;
+        // SAFETY: the buffer is aligned as a `cmsghdr` is and has room for one with a u16 (CMSG_SPACE(2) is 24 at most).
+        unsafe {
+            let control = libc::CMSG_FIRSTHDR(&raw const header.msg_hdr);
+            (*control).cmsg_level = libc::SOL_UDP;
+            (*control).cmsg_type = libc::UDP_SEGMENT;
+            (*control).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+            libc::CMSG_DATA(control).cast::<u16>().write_unaligned(*segment);
+        }
+    }
+    // SAFETY: the first `messages.len()` headers point to buffers of the stated sizes, which live through the call; the kernel
+    // only reads the data.
+    let count = unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr(),
+            messages.len() as libc::c_uint,
+            0,
+        )
+    };
+    match usize::try_from(count) {
+        Ok(count) => Ok(count),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A receive buffer of `bytes`: beyond `rmem_max` where that is allowed.
@@ -83,7 +140,8 @@ impl Batch {
     }
 
     /// Waits for a datagram (as long as the socket's read timeout), takes what else is there and calls `each` with
-    /// the bytes and the kernel's stamp (`CLOCK_REALTIME`, ns). Returns how many came.
+    /// the bytes of every datagram and the kernel's stamp (`CLOCK_REALTIME`, ns; a superframe has one). Returns how many
+    /// messages came.
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
@@ -128,28 +186,42 @@ impl Batch {
         }
         let count = usize::try_from(count).unwrap_or(0);
         for (header, bytes) in headers.iter().zip(&self.bytes).take(count) {
-            let stamp_ns = stamp(&header.msg_hdr).unwrap_or_else(real_ns);
-            each(bytes.get(..header.msg_len as usize).unwrap_or_default(), stamp_ns);
+            let (stamp_ns, segment) = ancillary(&header.msg_hdr);
+            let stamp_ns = stamp_ns.unwrap_or_else(real_ns);
+            let bytes = bytes.get(..header.msg_len as usize).unwrap_or_default();
+            match segment {
+                Some(segment) if segment > 0 => bytes.chunks(segment).for_each(|one| each(one, stamp_ns)),
+                _ => each(bytes, stamp_ns),
+            }
         }
         Ok(count)
     }
 }
 
-/// The stamp that came with a datagram, ns.
-fn stamp(header: &libc::msghdr) -> Option<u64> {
+/// The stamp that came with a message, ns, and the length of its datagrams where it is a superframe.
+fn ancillary(header: &libc::msghdr) -> (Option<u64>, Option<usize>) {
+    let (mut stamp_ns, mut segment) = (None, None);
     // SAFETY: the kernel filled `msg_control` up to `msg_controllen`; the macros stay within.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
         // SAFETY: `at` points to a whole header within the buffer, which is aligned to 16.
         let (level, kind, data) = unsafe { ((*at).cmsg_level, (*at).cmsg_type, libc::CMSG_DATA(at)) };
-        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
-            // SAFETY: data of this type is one `timespec`; it may be unaligned.
-            let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
-            let seconds = u64::try_from(time.tv_sec).ok()?;
-            return Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?);
+        match (level, kind) {
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                // SAFETY: data of this type is one `timespec`; it may be unaligned.
+                let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                let seconds = u64::try_from(time.tv_sec).ok();
+                let ns = u64::try_from(time.tv_nsec).ok();
+                stamp_ns = seconds.zip(ns).map(|(s, ns)| s * 1_000_000_000 + ns);
+            }
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                // SAFETY: data of this type is one `int`; it may be unaligned.
+                segment = usize::try_from(unsafe { data.cast::<libc::c_int>().read_unaligned() }).ok();
+            }
+            _ => {}
         }
         // SAFETY: `at` is a header of this message.
         at = unsafe { libc::CMSG_NXTHDR(header, at) };
     }
-    None
+    (stamp_ns, segment)
 }

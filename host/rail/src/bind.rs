@@ -67,6 +67,18 @@ pub fn bind(machine: &Machine, binding: &Binding) -> Result<Vec<String>, RailErr
     Ok(notes)
 }
 
+/// The nodes in whose memory the pages of `bytes` are, by `move_pages(2)`; ascending.
+///
+/// # Errors
+/// What the system says; nothing to look at.
+pub fn memory_nodes(bytes: &[u8]) -> Result<Vec<u32>, RailError> {
+    let topology = Topology::new().map_err(|e| RailError::Hwloc(e.to_string()))?;
+    let nodes: NodeSet = topology
+        .area_memory_location(bytes, MemoryBindingFlags::empty())
+        .map_err(|e| RailError::Hwloc(format!("where {} bytes of memory are: {e}", bytes.len())))?;
+    Ok(nodes.iter_set().map(|n| usize::from(n) as u32).collect())
+}
+
 /// The rail that a text names: a number, PCI address, `nodeN` or interface; `auto`: the rail of `interface`.
 ///
 /// # Errors

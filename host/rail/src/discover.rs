@@ -45,11 +45,15 @@ pub fn discover(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
 
 /// What can be said of a file before it is read.
 fn check_file(source: &Source) -> Result<(), RailError> {
-    let Source::Xml(path) = source else { return Ok(()) };
-    let what = format!("--topology {}", path.display());
-    let length = std::fs::metadata(path)
-        .map_err(|e| RailError::BadInput(format!("{what}: {e}")))?
-        .len();
+    let (what, length) = match source {
+        Source::Xml(path) => {
+            let what = format!("--topology {}", path.display());
+            let read = std::fs::metadata(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?;
+            (what, read.len())
+        }
+        Source::Text(text) => ("a topology".to_owned(), text.len() as u64),
+        Source::Here | Source::Synthetic(_) => return Ok(()),
+    };
     if length > MAX_XML_BYTES {
         return Err(RailError::BadInput(format!(
             "{what}: {length} bytes; at most {MAX_XML_BYTES} are read"
@@ -86,6 +90,11 @@ fn read(source: &Source, roots: &Roots) -> Result<Machine, RailError> {
 
 /// The topology itself; network cards are kept.
 fn load(source: &Source) -> Result<Topology, RailError> {
+    let no = |what: &str, e: &dyn std::fmt::Display| {
+        RailError::BadInput(format!(
+            "{what}: not a topology in hwloc's XML ({e}); `lstopo FILE.xml` writes one"
+        ))
+    };
     let builder = Topology::builder();
     let builder = match source {
         Source::Here => builder,
@@ -93,13 +102,9 @@ fn load(source: &Source) -> Result<Topology, RailError> {
             let what = format!("--topology {}", path.display());
             let xml =
                 std::fs::read_to_string(path).map_err(|e| RailError::BadInput(format!("{what}: {e}")))?;
-            let no = |e: &dyn std::fmt::Display| {
-                RailError::BadInput(format!(
-                    "{what}: not a topology in hwloc's XML ({e}); `lstopo FILE.xml` writes one"
-                ))
-            };
-            builder.from_xml(&xml).map_err(|e| no(&e))?
+            builder.from_xml(&xml).map_err(|e| no(&what, &e))?
         }
+        Source::Text(xml) => builder.from_xml(xml).map_err(|e| no("a topology", &e))?,
         Source::Synthetic(text) => builder.from_synthetic(text).map_err(|e| {
             RailError::BadInput(format!(
                 "--topology synthetic:{text:.60}: {e}; see hwloc's synthetic topologies"

@@ -8,6 +8,7 @@
 //! PCI address, an interface by its name and MAC address. Numbers of rails are only a shorthand on one host.
 
 mod bind;
+mod conditions;
 mod discover;
 mod error;
 mod irq;
@@ -20,7 +21,8 @@ mod svg;
 mod sys;
 mod sysfs;
 
-pub use bind::{Binding, bind, find, interface_of};
+pub use bind::{Binding, bind, find, interface_of, memory_nodes};
+pub use conditions::{Place, Row, rows};
 pub use discover::discover;
 pub use error::RailError;
 pub use irq::{Steering, undo};

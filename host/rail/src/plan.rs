@@ -13,7 +13,7 @@
 //!
 //! Where a rail has fewer cores than that, the application shares the stack's, then all share.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use kuroshio_core::rail::{Problem, RailCapacity};
 use kuroshio_core::units::{BitRate, PicoDuration};
@@ -111,7 +111,7 @@ pub struct RailPlan {
 }
 
 /// Rows A to D of the paper's table (002, figure 4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// Each rail's core and memory at its card, cores of their own.
     A,

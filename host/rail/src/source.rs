@@ -18,6 +18,8 @@ pub enum Source {
     Here,
     /// A file that `lstopo FILE.xml` wrote.
     Xml(PathBuf),
+    /// What such a file holds.
+    Text(String),
     /// hwloc's synthetic description, such as `pack:2 [numa] core:4 pu:2`.
     Synthetic(String),
 }

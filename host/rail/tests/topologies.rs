@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kuroshio_core::rail::{Path, Problem, RailCapacity, rates};
 use kuroshio_rail::{
     Condition, Machine, Method, Placement, PlanRequest, Rail, RailError, Roots, Source, bind, discover, find,
-    plan, rails, solve, svg,
+    memory_nodes, plan, rails, rows, solve, svg,
 };
 use proptest::prelude::*;
 
@@ -82,6 +82,76 @@ fn conditions_are_the_paper_s_rows() {
     assert_eq!(row([0, 1], [0, 0]), Some(Condition::C));
     assert_eq!(row([0, 0], [0, 0]), Some(Condition::D));
     assert_eq!(row([0, 2], [1, 1]), None);
+}
+
+#[test]
+fn the_rows_on_the_paper_s_host_are_its_table() {
+    let machine = read(&file("paper-002.xml"));
+    let rows = rows(&machine).expect("rows");
+    let short: Vec<_> = rows
+        .iter()
+        .map(|r| {
+            let rails = r.rails.each_ref();
+            (
+                r.condition,
+                rails.map(|p| p.core),
+                rails.map(|p| p.memory_node),
+                rails.map(|p| p.card_node),
+                r.same_as,
+            )
+        })
+        .collect();
+    let cards = [Some(0), Some(1)];
+    assert_eq!(
+        short,
+        [
+            (Condition::A, [0, 2], [0, 1], cards, None),
+            (Condition::B, [2, 0], [0, 1], cards, None),
+            (Condition::C, [0, 1], [0, 0], cards, None),
+            (Condition::D, [0, 0], [0, 0], cards, None),
+        ]
+    );
+    // What plans are called is the same.
+    let made = plan(&machine, &request("17.715456G")).expect("a plan");
+    for row in &rows {
+        let mut rails = made.rails.clone();
+        for (rail, place) in rails.iter_mut().zip(&row.rails) {
+            assert_eq!(rail.card, place.card);
+            (rail.application, rail.application_node, rail.memory_node) =
+                (place.pus.clone(), place.core_node, place.memory_node);
+        }
+        assert_eq!(kuroshio_rail::condition(&rails), Some(row.condition));
+    }
+}
+
+#[test]
+fn rows_that_a_machine_cannot_tell_apart_say_so() {
+    let same = |text: &str| rows(&synthetic(text)).expect("rows").map(|r| r.same_as);
+    let (a, c) = (Some(Condition::A), Some(Condition::C));
+    // One node of two cores: only D is another.
+    assert_eq!(same("numa:1 core:2 pu:1"), [None, a, a, None]);
+    // One core: all are one.
+    assert_eq!(same("numa:1 core:1 pu:2"), [None, a, a, a]);
+    // Two nodes without cards: B is A with its memory away.
+    assert_eq!(same("numa:2 core:2 pu:1"), [None; 4]);
+    // Two nodes of one core each: there is no 1b.
+    assert_eq!(same("numa:2 core:1 pu:1"), [None, None, None, c]);
+    // Cards of unknown nodes are no cards here.
+    let machine = read(&file("vm-unknown-node.xml"));
+    assert!(rows(&machine).expect("rows")[0].rails[0].card.is_none());
+    assert!(rows(&Machine::default()).expect_err("no core").is_bad_input());
+}
+
+#[test]
+fn memory_is_where_it_was_bound_to() {
+    let machine = read(&Source::Here);
+    let node = rails(&machine)[0].node;
+    let bytes = vec![1; 1 << 20];
+    // A sandbox may forbid to ask.
+    match memory_nodes(&bytes) {
+        Ok(nodes) => assert!(machine.nodes.len() > 1 || nodes == [node], "{nodes:?}"),
+        Err(e) => assert!(matches!(e, RailError::Hwloc(_)), "{e}"),
+    }
 }
 
 #[test]

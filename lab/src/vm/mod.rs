@@ -14,9 +14,12 @@
 //! `KUROSHIO_SOURCE`, then upwards from the current folder, then from the program's.
 
 mod dilation;
+mod nodes;
 mod path;
 mod range;
 mod tree;
+
+pub(crate) use nodes::{Nodes, on_nodes};
 
 use std::path::{Path, PathBuf};
 

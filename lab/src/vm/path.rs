@@ -108,7 +108,7 @@ fn phase(
             say(&format!("{}: {}: {now} of {seconds} s", e.name, p.name));
         })?;
         if code != 0 {
-            return Err(tree::problem("path", out, code));
+            return Err(tree::problem("kernel/test/run path", out, code));
         }
         std::fs::write(out.join(PASSED), "").map_err(failed)?;
     }

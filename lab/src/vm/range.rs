@@ -49,13 +49,17 @@ pub(super) fn run(
     let code = tree.test("range", work, LIMIT_S, &mut |now| say(&format!("{name}: {now}")))?;
     // 1 is a bound of its own table that does not hold: the checks here say which.
     if code > 1 {
-        return Err(tree::problem("range", work, code));
+        return Err(tree::problem("kernel/test/run range", work, code));
     }
     let mut all = Vec::new();
     for p in e.phases.iter().filter(|p| p.vm.is_some()) {
         let rate_bps = static_rate_bps(p).unwrap_or(0);
-        let stamps = stamps(work, &format!("psp-gap-{rate_bps}"))
-            .map_err(|m| VmError::Failed(format!("{m}; {}", tree::problem("range", work, code))))?;
+        let stamps = stamps(work, &format!("psp-gap-{rate_bps}")).map_err(|m| {
+            VmError::Failed(format!(
+                "{m}; {}",
+                tree::problem("kernel/test/run range", work, code)
+            ))
+        })?;
         all.push(figures(e, &p.name, rate_bps, &stamps));
         for (file, called) in BESIDE {
             let file = format!("{file}-{rate_bps}");

@@ -72,8 +72,13 @@ impl Tree {
             })
     }
 
-    /// The release of the machine's kernel; it and its headers are fetched when they are not there.
-    pub(super) fn kernel(&self) -> Result<String, VmError> {
+    /// A file or folder of the checkout.
+    pub(super) fn part(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The release of the machine's kernel, which is fetched when it is not there.
+    pub(super) fn release(&self) -> Result<String, VmError> {
         let vm = self.root.join("tests/vm/vm");
         let version = answer(
             Command::new(&vm).arg("version"),
@@ -83,6 +88,12 @@ impl Tree {
             Command::new(&vm).arg("fetch"),
             "no kernel for the virtual machine",
         )?;
+        Ok(version)
+    }
+
+    /// As [`release`](Self::release), with the kernel's headers.
+    pub(super) fn kernel(&self) -> Result<String, VmError> {
+        let version = self.release()?;
         answer(
             Command::new(self.root.join("kernel/headers")).arg(&version),
             "no headers of the machine's kernel",
@@ -146,7 +157,7 @@ pub(super) fn problem(what: &str, out: &Path, code: i32) -> VmError {
         125 => "the machine did not start or fell over",
         _ => "failed",
     };
-    VmError::Failed(format!("kernel/test/run {what} {why} (exit code {code}): {said}"))
+    VmError::Failed(format!("{what} {why} (exit code {code}): {said}"))
 }
 
 /// Refuses to go on without the programs that the scripts start.

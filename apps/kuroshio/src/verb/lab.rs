@@ -4,6 +4,7 @@
 //! `trace.csv`, `report.html`, PNG), `sweep` runs one in virtual time with every combination of values, and
 //! `report` makes one page over all runs of a folder. Exit codes of `run`: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input.
 
+mod rails;
 mod sweep;
 
 use std::io::Write as _;
@@ -183,6 +184,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
             print(&format!("{name}: {title} (virtual time)"));
         }
     }
+    all.extend(rails::list(json));
     if json {
         print(&serde_json::to_string_pretty(&all).map_err(|e| Failure::failed(e.to_string()))?);
     }
@@ -195,6 +197,9 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     if lane::ALL.iter().any(|(name, _)| *name == args.name) {
         return run_lanes(args);
+    }
+    if let Some(about) = kuroshio_lab::rails::about(&args.name) {
+        return rails::run(args, about);
     }
     let mut e = experiment::load_with(&args.name, &args.sets).map_err(|e| Failure::usage(e.to_string()))?;
     let changed = args

@@ -11,12 +11,14 @@ use kuroshio_core::units::BitRate;
 use kuroshio_lane::{LaneError, Tunnel, TunnelConfig, control, key, status::TunnelStatus};
 
 use crate::error::Failure;
+use crate::rail::{RailFlag, route_to};
 use crate::{output, signal};
 
 const EXAMPLE: &str = "\
 Example:
   kuroshio lane key tokyo.key             makes the private key's file, prints the public key
   kuroshio lane up sea0.toml              both ends; as root, until Ctrl-C
+  kuroshio lane up sea0.toml --rail auto  on the cores and memory of the first lane's card
   kuroshio lane status sea0 --json
   kuroshio lane drop sea0 north           and back: kuroshio lane add sea0 north
 
@@ -65,6 +67,8 @@ enum Action {
         /// Print one JSON object when the tunnel is up
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        rail: RailFlag,
     },
     /// Show a tunnel that is up
     #[command(after_help = EXAMPLE)]
@@ -113,7 +117,12 @@ impl From<LaneError> for Failure {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.action {
         Action::Key { file, show, json } => make_key(&file, show, json),
-        Action::Up { file, check, json } => up(&file, check, json),
+        Action::Up {
+            file,
+            check,
+            json,
+            rail,
+        } => up(&file, check, json, &rail),
         Action::Status { which } => ask(&which, "status"),
         Action::Add { which, lane } => ask(&which, &format!("add {lane}")),
         Action::Drop { which, lane } => ask(&which, &format!("drop {lane}")),
@@ -135,7 +144,7 @@ fn make_key(file: &Path, show: bool, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(file: &Path, check: bool, json: bool) -> Result<ExitCode, Failure> {
+fn up(file: &Path, check: bool, json: bool, rail: &RailFlag) -> Result<ExitCode, Failure> {
     let config = TunnelConfig::load(file)?;
     let about = serde_json::json!({
         "name": config.name,
@@ -159,6 +168,13 @@ fn up(file: &Path, check: bool, json: bool) -> Result<ExitCode, Failure> {
         output::line(&told)?;
         return Ok(ExitCode::SUCCESS);
     }
+    // One thread carries the tunnel; `auto` is the rail of the first lane's card.
+    rail.bind_to(|| {
+        let first = config.lanes.first()?;
+        let peer = (first.remote.ip().to_string(), first.remote.port());
+        let named = first.interface.clone();
+        named.or_else(|| route_to((&peer.0, peer.1)))
+    })?;
     let tunnel = Tunnel::up(config)?;
     let stop = tunnel.stop_handle();
     signal::on_stop(move || stop.stop())?;

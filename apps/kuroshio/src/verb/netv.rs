@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kuroshio_core::units::{BitRate, PicoDuration, parse_bytes};
 use kuroshio_core::video::{Geometry, PixelFormat};
 use kuroshio_netv::{
-    NetvError, Output, PartTarget, Pattern, Prepare, Receiver, RecvConfig, RecvReport, SendConfig,
+    MAX_HELD, NetvError, Output, PartTarget, Pattern, Prepare, Receiver, RecvConfig, RecvReport, SendConfig,
     SendReport, Source, sdp, send,
 };
 use kuroshio_rail::{Binding, Roots, bind, discover, find, interface_of};
@@ -77,7 +77,8 @@ struct Send {
     /// Local address of each part
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     bind: Vec<IpAddr>,
-    /// pattern; a file or pipe of y4m (`-`: standard input); raw:FILE or raw:- for rows of pixel groups (rgb24, uyvy422)
+    /// pattern; held:N: N pictures of it, drawn once by each part and sent in turn; a file or pipe of y4m (`-`: standard input);
+    /// raw:FILE or raw:- for rows of pixel groups (rgb24, uyvy422)
     #[arg(long, value_name = "SOURCE", default_value = "pattern")]
     source: String,
     /// MTU of the paths: a datagram fills it
@@ -264,6 +265,14 @@ fn sending(args: Send) -> Result<(SendConfig, Source), Failure> {
     let (mut geometry, mut rate) = (geometry(&args.kind)?, fps(&args.kind.fps)?);
     let source = match args.source.as_str() {
         "pattern" => Source::Pattern(Pattern::new(geometry, parts)),
+        held if held.starts_with("held:") => match held["held:".len()..].parse() {
+            Ok(pictures @ 1..=MAX_HELD) => Source::Held(pictures),
+            _ => {
+                return Err(Failure::usage(format!(
+                    "--source {held}: held:1 to held:{MAX_HELD} is valid"
+                )));
+            }
+        },
         raw if raw.starts_with("raw:") => Source::Raw {
             from: open(&raw["raw:".len()..])?,
             geometry,
@@ -311,6 +320,7 @@ fn sending(args: Send) -> Result<(SendConfig, Source), Failure> {
             to: *to,
             from: args.bind.get(i).map(|ip| SocketAddr::new(*ip, 0)),
             prepare,
+            inspect: None,
         });
     let config = SendConfig {
         geometry,
@@ -364,10 +374,11 @@ fn show_sent(r: &SendReport) -> Result<(), Failure> {
     ))?;
     for p in &r.parts {
         output::line(&format!(
-            "{}: {} lines, {} datagrams, {} not sent; departures late p50 {} us, p99 {} us, max {} us",
+            "{}: {} lines, {} datagrams in {} calls, {} not sent; departures late p50 {} us, p99 {} us, max {} us",
             p.to,
             p.lines,
             p.datagrams,
+            p.calls,
             p.not_sent_datagrams,
             p.lateness_p50_ns / 1000,
             p.lateness_p99_ns / 1000,

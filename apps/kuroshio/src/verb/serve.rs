@@ -12,6 +12,7 @@ use kuroshio_service::{
 };
 
 use crate::error::Failure;
+use crate::rail::RailFlag;
 use crate::{output, signal};
 
 /// Port of a service that names none.
@@ -21,6 +22,7 @@ const EXAMPLE: &str = "\
 Example:
   kuroshio serve --root /data                      prints a ticket on standard output at first start
   kuroshio serve --root /data --listen 192.0.2.1:7420 --plan routes.toml
+  kuroshio serve --root /data --rail auto          on the cores and memory of the card it listens on
   kuroshio serve --print-ticket                    the ticket once more
   kuroshio serve --print-ticket --scope storage.read:/pub --valid 7d
 The other side keeps the ticket:  kuroshio trust add NAME < ticket
@@ -64,6 +66,8 @@ pub struct Args {
     /// Tell the listening address as a line of JSON on standard error
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    rail: RailFlag,
 }
 
 /// Runs the verb.
@@ -75,6 +79,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         .root
         .clone()
         .ok_or_else(|| Failure::usage("--root DIR is missing"))?;
+    args.rail
+        .bind_listening(args.listen.first().map(SocketAddr::ip))?;
     start_log();
     let identity = if args.insecure {
         None

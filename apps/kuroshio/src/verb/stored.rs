@@ -10,6 +10,7 @@ use kuroshio_node::{Node, NodeConfig};
 use kuroshio_service::{MAX_TICKET_BYTES, Ticket, private};
 
 use crate::error::Failure;
+use crate::rail::RailFlag;
 use crate::verb::fs::sizes;
 use crate::verb::serve;
 use crate::{output, signal};
@@ -25,7 +26,8 @@ Example:
 
 const STORED_EXAMPLE: &str = "\
 Example:
-  kuroshio stored --dir /data/n1            runs until it is ended (SIGTERM); log level: KUROSHIO_LOG=debug";
+  kuroshio stored --dir /data/n1            runs until it is ended (SIGTERM); log level: KUROSHIO_LOG=debug
+  kuroshio stored --dir /data/n1 --rail auto   on the cores and memory of the card it listens on";
 
 /// Arguments of `kuroshio join`.
 #[derive(clap::Args)]
@@ -64,6 +66,8 @@ pub struct Args {
     /// Tell the listening address as a line of JSON on standard error
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    rail: RailFlag,
 }
 
 /// Reads a ticket from standard input or from a private file.
@@ -129,6 +133,11 @@ pub fn join(args: JoinArgs) -> Result<ExitCode, Failure> {
 
 /// Runs `kuroshio stored`.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    // A folder without a node says so when it starts.
+    let listen = NodeConfig::load(&args.dir)
+        .ok()
+        .map(|(config, _)| config.listen.ip());
+    args.rail.bind_listening(listen)?;
     serve::start_log();
     let node = Node::start(&args.dir)?;
     let (stop, stopped) = mpsc::channel::<()>();
