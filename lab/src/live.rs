@@ -368,7 +368,7 @@ fn stop(capture: CaptureSet) -> Result<Captured, LiveError> {
     capture.stop().map_err(|e| LiveError::Io("capture", e))
 }
 
-fn lateness(phase: &str, r: &EmulatorReport, missed: u64) -> Lateness {
+pub(crate) fn lateness(phase: &str, r: &EmulatorReport, missed: u64) -> Lateness {
     let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
     Lateness {
         phase: phase.into(),
