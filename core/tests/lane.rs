@@ -326,6 +326,7 @@ fn configurations_out_of_range_are_refused() {
     assert!(bad(|c| c.hold_max = PicoDuration::from_secs(6)).starts_with("hold_max 6s: at most 5s"));
     let slow = LaneConfig {
         capacity: BitRate::MIN,
+        measured: false,
         overhead_bytes: 0,
     };
     let mut config = BundleConfig::new(Mode::Mirror, &[mbps(1)]);
@@ -381,6 +382,25 @@ fn body() -> impl Strategy<Value = Body<Vec<u8>>> {
             answered_ns
         }),
         (
+            any::<u32>(),
+            any::<u16>(),
+            any::<u16>(),
+            any::<u64>(),
+            8..2_000u16
+        )
+            .prop_map(|(id, index, count, sent_ns, bytes)| Body::Train {
+                id,
+                index,
+                count,
+                sent_ns,
+                bytes
+            }),
+        (any::<u32>(), any::<u16>(), any::<u64>()).prop_map(|(id, received, span_ns)| Body::Trained {
+            id,
+            received,
+            span_ns
+        }),
+        (
             prop::collection::vec(lane, 0..=16),
             prop::collection::vec(number, 0..=64)
         )
@@ -395,7 +415,8 @@ proptest! {
         wire::write_inside(&mut bytes, &body);
         prop_assert_eq!(bytes.len() as u64, body.len_bytes(|p| p.len() as u64));
         prop_assert_eq!(wire::read_inside(&bytes), Ok(body.clone()));
-        if !matches!(body, Body::Data { .. }) {
+        // A packet, and what fills a train's datagram, may be of any length.
+        if !matches!(body, Body::Data { .. } | Body::Train { .. }) {
             prop_assert!(wire::read_inside(&bytes[..bytes.len() - 1]).is_err());
             bytes.push(0);
             prop_assert_eq!(wire::read_inside(&bytes), Err(wire::WireError::Long));

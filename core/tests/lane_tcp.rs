@@ -45,6 +45,8 @@ impl Cell {
         let bulk = |mtu_bytes| Bulk {
             algorithm: Algorithm::Cubic,
             mtu_bytes,
+            start: PicoTime::ZERO,
+            bytes: None,
             from: PicoTime::from_secs(from),
             to: PicoTime::from_secs(seconds),
         };

@@ -48,6 +48,13 @@ impl<T: Load> Bundle<T> {
 
     /// A datagram has arrived. Anything that it may hold is allowed.
     pub fn handle_datagram(&mut self, now: PicoTime, datagram: Datagram<T>) {
+        self.handle_arrival(now, now, datagram);
+    }
+
+    /// A datagram that came in at `arrived`, by the machine's own stamp, is looked at now: how late the caller is does not count
+    /// as the lane's delay. Stamps need not rise from call to call; what is later than `now` counts as `now`.
+    pub fn handle_arrival(&mut self, now: PicoTime, arrived: PicoTime, datagram: Datagram<T>) {
+        let arrived = arrived.min(now);
         let lane = usize::from(datagram.lane);
         if lane >= self.out.lanes.len() || datagram.lane_number >= LANE_NUMBER_END {
             self.inward.counters.invalid += 1;
@@ -69,7 +76,7 @@ impl<T: Load> Bundle<T> {
                     len_bytes: packet.len_bytes(),
                     packet,
                 };
-                self.inward.handle_data(now, lane, data);
+                self.inward.handle_data((now, arrived), lane, data);
             }
             Body::Probe {
                 id,
@@ -77,7 +84,8 @@ impl<T: Load> Bundle<T> {
                 next,
                 in_use,
             } => {
-                self.inward.handle_probe(now, lane, sent_ns, next, in_use);
+                self.inward
+                    .handle_probe((now, arrived), lane, sent_ns, next, in_use);
                 if self.answers.len() < ANSWERS_MAX {
                     let answer = Body::Answer {
                         id,
@@ -93,12 +101,33 @@ impl<T: Load> Bundle<T> {
                 answered_ns,
             } => {
                 if let Some(lane) = self.out.lanes.get_mut(lane)
-                    && lane.health.handle_answer(now, id, sent_ns, answered_ns)
+                    && lane.health.handle_answer(now, arrived, id, sent_ns, answered_ns)
                 {
                     lane.revive();
                 }
                 if let Some(rtt) = self.out.least_rtt(now) {
                     self.inward.set_rtt(rtt);
+                }
+            }
+            Body::Train { id, index, count, .. } => {
+                if let Some((received, span_ns)) = self.inward.handle_train(arrived, lane, id, index, count)
+                    && self.answers.len() < ANSWERS_MAX
+                {
+                    let trained = Body::Trained {
+                        id,
+                        received,
+                        span_ns,
+                    };
+                    self.answers.push_back((lane, trained));
+                }
+            }
+            Body::Trained {
+                id,
+                received,
+                span_ns,
+            } => {
+                if let Some(lane) = self.out.lanes.get_mut(lane) {
+                    lane.handle_trained(id, received, span_ns);
                 }
             }
             Body::Report(report) => self.out.handle_report(now, &report.lanes, &report.asked),
@@ -125,6 +154,9 @@ impl<T: Load> Bundle<T> {
                     in_use,
                 };
                 return self.control(now, lane, probe);
+            }
+            if let Some(train) = state.poll_train(now) {
+                return self.control(now, lane, train);
             }
         }
         if let Some(lane) = self.out.quickest(now) {
@@ -183,6 +215,12 @@ impl<T: Load> Bundle<T> {
         true
     }
 
+    /// How late the caller was of late: a lane may make up for so much of the time that packets have waited for it, beyond its
+    /// slack, but for no more than [`MADE_UP_MAX`](super::MADE_UP_MAX).
+    pub fn set_lateness(&mut self, late: PicoDuration) {
+        self.out.set_lateness(late);
+    }
+
     /// How everything stands.
     pub fn status(&self, now: PicoTime) -> BundleStatus {
         let used = self.out.lanes.iter();
@@ -193,6 +231,8 @@ impl<T: Load> Bundle<T> {
             LaneStatus {
                 state: lane.state(now),
                 paced: lane.paced(),
+                capacity: lane.capacity(),
+                measured: lane.is_measured(),
                 rtt: lane.health.rtt(),
                 skew: skew_ns.map(|ns| PicoDuration::from_ns(ns as u64)),
                 loss_ppm: lane.loss_ppm(),

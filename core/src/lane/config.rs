@@ -39,8 +39,10 @@ pub enum LatePolicy {
 /// One lane, as this end sends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneConfig {
-    /// What the path carries, frame level.
+    /// What the path carries, frame level; where it is measured, what is assumed before.
     pub capacity: BitRate,
+    /// Whether the capacity is measured, by trains of datagrams.
+    pub measured: bool,
     /// Frame bytes around a packet.
     pub overhead_bytes: u64,
 }
@@ -82,6 +84,7 @@ impl BundleConfig {
                 .iter()
                 .map(|capacity| LaneConfig {
                     capacity: *capacity,
+                    measured: false,
                     overhead_bytes: OVERHEAD_V4_BYTES,
                 })
                 .collect(),

@@ -10,6 +10,8 @@
 //! A lane that is up is probed every quarter of its round trip. After a cut the last answer may still be half a round trip away, so
 //! it is out 2.75 round trips after the cut at most; three is the bound. Below [`SILENCE_MIN`] a host's own delays would count as
 //! the lane's death: paths shorter than 9 ms of round trip have that as their bound. RTT: smoothed as in RFC 6298, of probes alone.
+//! A round trip that varies (a host that answers late) is no death either: a silence is at least 1.25 of the longest round trip of
+//! the last [`WORST_WINDOW`] to twice that, which changes nothing while that is below 1.8 smoothed ones.
 //!
 //! Offset of the clocks, from the answer with the shortest round trip of the last [`OFFSET_WINDOW`] (as NTP, RFC 5905, section 8):
 //!
@@ -27,6 +29,8 @@ const PROBE_MAX: PicoDuration = PicoDuration::from_ms(250);
 const PROBE_NEW: PicoDuration = PicoDuration::from_ms(50);
 /// Answers in a row that bring a lane back.
 const ANSWERS_BACK: u32 = 3;
+/// How long the longest round trip counts at least.
+pub const WORST_WINDOW: PicoDuration = PicoDuration::from_secs(5);
 /// How long the shortest round trip counts.
 pub const OFFSET_WINDOW: PicoDuration = PicoDuration::from_secs(10);
 
@@ -42,6 +46,8 @@ pub struct Health {
     answers: u32,
     last_id: u32,
     best: Option<(PicoTime, PicoDuration, i64)>,
+    /// Longest round trips of this window and the one before, and when this one began.
+    worst: (PicoTime, PicoDuration, PicoDuration),
     /// Times that it died.
     pub deaths: u64,
 }
@@ -81,8 +87,10 @@ impl Health {
     }
 
     fn silence(&self) -> PicoDuration {
-        let rtt = self.smoothed.map_or(0, PicoDuration::as_ps);
-        PicoDuration::from_ps(rtt.saturating_mul(9) / 4).max(SILENCE_MIN)
+        let quarters = |rtt: PicoDuration, n: u64| PicoDuration::from_ps(rtt.as_ps().saturating_mul(n) / 4);
+        let usual = self.smoothed.map_or(PicoDuration::ZERO, |rtt| quarters(rtt, 9));
+        let worst = quarters(self.worst.1.max(self.worst.2), 5);
+        usual.max(worst).max(SILENCE_MIN)
     }
 
     /// The id of a probe that is due.
@@ -106,10 +114,18 @@ impl Health {
         true
     }
 
-    /// An answer. `true` when the lane has just come up. One that answers nothing that was asked is ignored.
-    pub fn handle_answer(&mut self, now: PicoTime, id: u32, sent_ns: u64, answered_ns: u64) -> bool {
+    /// An answer that came in at `arrived`, at `now` or before. `true` when the lane has just come up. One that answers nothing
+    /// that was asked is ignored.
+    pub fn handle_answer(
+        &mut self,
+        now: PicoTime,
+        arrived: PicoTime,
+        id: u32,
+        sent_ns: u64,
+        answered_ns: u64,
+    ) -> bool {
         let ago = self.next_id.wrapping_sub(id);
-        let Some(rtt_ns) = now.as_ns().checked_sub(sent_ns) else {
+        let Some(rtt_ns) = arrived.as_ns().checked_sub(sent_ns) else {
             return false;
         };
         if ago > u32::MAX / 2 || (self.ever && id == self.last_id) {
@@ -128,6 +144,11 @@ impl Health {
             .is_none_or(|(at, best, _)| rtt <= best || now - at > OFFSET_WINDOW)
         {
             self.best = Some((now, rtt, offset));
+        }
+        if now - self.worst.0 > WORST_WINDOW {
+            self.worst = (now, rtt, self.worst.1);
+        } else {
+            self.worst.1 = self.worst.1.max(rtt);
         }
         self.last_answer = now;
         if self.up {

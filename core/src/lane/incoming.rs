@@ -16,6 +16,7 @@ use super::{
     playout::{Arrived, Delivery, PlayOut, Rules, Verdict},
     seen::SEEN_PACKETS,
     status::InCounters,
+    train::Arriving,
     wire::{ASKED_MAX, LaneReport, NUMBER_END, Report},
 };
 use crate::units::{PicoDuration, PicoTime};
@@ -49,6 +50,7 @@ struct LaneIn {
     end: u64,
     arrived: u64,
     reorders: bool,
+    train: Arriving,
     trend: Trend,
     started_ns: Option<i64>,
     /// What a full packet may take longer than a probe: its serialisation and the wait that does not move its stamp.
@@ -176,10 +178,16 @@ impl<T> Incoming<T> {
     }
 
     /// A stamped datagram: how long it took. `None` for a stamp that cannot be.
-    fn note_stamp(&mut self, now_ns: i64, index: usize, stamp_ns: u64, probe: bool) -> Option<i64> {
+    fn note_stamp(
+        &mut self,
+        (now_ns, arrived_ns): (i64, i64),
+        index: usize,
+        stamp_ns: u64,
+        probe: bool,
+    ) -> Option<i64> {
         let stamp = i64::try_from(stamp_ns).ok().filter(|s| *s < i64::MAX / 8)?;
-        self.clock.start(stamp, now_ns);
-        let delay = self.clock.delay(stamp, now_ns);
+        self.clock.start(stamp, arrived_ns);
+        let delay = self.clock.delay(stamp, arrived_ns);
         if delay.abs() > DELAY_LIMIT_NS {
             return None;
         }
@@ -194,7 +202,7 @@ impl<T> Incoming<T> {
         let drift = self.clock.drift_ppb();
         let lane = self.lanes.get_mut(index)?;
         lane.note_delay(now_ns, delay);
-        if lane.trend.observe(stamp, now_ns, lane.width(), drift)
+        if lane.trend.observe(stamp, arrived_ns, lane.width(), drift)
             && steadiest == Some(index)
             && let Some(slope) = lane.trend.slope_ppb()
         {
@@ -256,7 +264,7 @@ impl<T> Incoming<T> {
     }
 
     /// A packet has arrived.
-    pub fn handle_data(&mut self, now: PicoTime, lane: usize, data: Data<T>) {
+    pub fn handle_data(&mut self, (now, arrived): (PicoTime, PicoTime), lane: usize, data: Data<T>) {
         let Data {
             number,
             stamp_ns,
@@ -264,13 +272,15 @@ impl<T> Incoming<T> {
             len_bytes,
             packet,
         } = data;
-        let now_ns = ns(now);
+        let (now_ns, arrived_ns) = (ns(now), ns(arrived));
         self.counters.arrived += 1;
         // What is sent again has an old stamp, which says nothing of the lane.
         let delay = if again {
-            i64::try_from(stamp_ns).ok().map(|s| self.clock.delay(s, now_ns))
+            i64::try_from(stamp_ns)
+                .ok()
+                .map(|s| self.clock.delay(s, arrived_ns))
         } else {
-            self.note_stamp(now_ns, lane, stamp_ns, false)
+            self.note_stamp((now_ns, arrived_ns), lane, stamp_ns, false)
         };
         let (Some(delay), true) = (delay, number < NUMBER_END) else {
             self.counters.invalid += 1;
@@ -289,7 +299,7 @@ impl<T> Incoming<T> {
                 stamp_ns,
                 len_bytes,
                 arrived_ns: now_ns,
-                due_ns: now_ns.saturating_sub(delay).saturating_add(play),
+                due_ns: arrived_ns.saturating_sub(delay).saturating_add(play),
                 packet,
             },
             &mut self.counters,
@@ -297,10 +307,34 @@ impl<T> Incoming<T> {
         self.scan(now_ns);
     }
 
+    /// One of a train has arrived. Of the last one: how many did, and the time from first to last, ns.
+    pub fn handle_train(
+        &mut self,
+        arrived: PicoTime,
+        lane: usize,
+        id: u32,
+        index: u16,
+        count: u16,
+    ) -> Option<(u16, u64)> {
+        let lane = self.lanes.get_mut(lane)?;
+        lane.train.handle(arrived, id, index, count)
+    }
+
     /// A probe has arrived: all numbers below `next` were sent before it.
-    pub fn handle_probe(&mut self, now: PicoTime, lane: usize, sent_ns: u64, next: u64, in_use: u16) {
+    pub fn handle_probe(
+        &mut self,
+        (now, arrived): (PicoTime, PicoTime),
+        lane: usize,
+        sent_ns: u64,
+        next: u64,
+        in_use: u16,
+    ) {
         let now_ns = ns(now);
-        if self.note_stamp(now_ns, lane, sent_ns, true).is_none() || next > NUMBER_END {
+        if self
+            .note_stamp((now_ns, ns(arrived)), lane, sent_ns, true)
+            .is_none()
+            || next > NUMBER_END
+        {
             self.counters.invalid += 1;
             return;
         }

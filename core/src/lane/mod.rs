@@ -26,6 +26,8 @@
 //! the least of the lanes' highest numbers); where a lane was seen to reorder, its spread of delay is waited for. With
 //! `repair` the receiver asks for it and the sender, which keeps what it sent for a while, sends it again.
 //!
+//! **Capacity.** Stated, or measured by trains of datagrams where it is not ([`LaneConfig::measured`]).
+//!
 //! **Health.** Every lane is probed. One without an answer for 2.25 of its round trips is out, so within 3 of them after
 //! a cut; three answers bring it back. **A bundle is never slower than its best lane**: a lane that would make it so, by its
 //! delay or loss, is not used, and [`LaneStatus::state`] says why.
@@ -46,10 +48,12 @@ mod config;
 pub mod ecn;
 mod health;
 mod incoming;
+mod lane_out;
 mod outgoing;
 mod playout;
 mod seen;
 mod status;
+mod train;
 pub mod trial;
 pub mod wire;
 
@@ -57,9 +61,11 @@ pub use bundle::Bundle;
 pub use clock::{StampClock, Trend};
 pub use config::{BundleConfig, ConfigError, LANES_MAX, LaneConfig, LatePolicy, Mode};
 pub use incoming::MISSING_MAX;
+pub use outgoing::MADE_UP_MAX;
 pub use playout::{Delivery, HELD_PACKETS_MAX};
 pub use seen::{Novelty, SEEN_PACKETS, Seen};
 pub use status::{BundleStatus, InCounters, LaneState, LaneStatus, OutCounters};
+pub use train::START as CAPACITY_START;
 pub use wire::{Body, Datagram, LaneReport, Report};
 
 /// A packet of the tunnel, or what stands for one.

@@ -1,14 +1,18 @@
 //! The sending side: the entry queue, the lanes, the store.
 //!
-//! **Striping.** Each lane has a pacer at [`PACE_PERCENT`] of its rate, so that nothing queues on its path. The packet at the head of
+//! **Striping.** Each lane has a pacer. The packet at the head of
 //! the queue takes, of the lanes that are free now, the one with the least time used (its bytes over its rate). A saturated
 //! bundle is shared by the pacers alone, in proportion to the rates.
 //!
+//! **Late callers.** A pacer makes up for `slack` at any time. When the caller says that it wakes later than that, a lane makes up for so
+//! much of the time that the packet has waited in the queue, up to [`MADE_UP_MAX`]: else each late turn would lose its rate for good,
+//! while nothing that did not wait leaves as a burst.
+//!
+//! **Lanes in use.** Those that answer and that the rule has left in; without one, those that answer; without one of these, those that
+//! did: when nothing answers, most likely an end is late, and nothing better is there.
+//!
 //! **Queue.** It holds `queue_time`, or half the slowest lane's round trip where that is more: after a loss CUBIC goes on with 0.7 of its
 //! window (RFC 9438, section 4.6), so that a queue below 0.43 of a round trip would leave the lanes idle.
-//!
-//! **Rate.** A lane starts at its configured capacity. When over 10 % of what was sent in a report's interval is missing, it is held
-//! to what arrives; it goes up again by 1 % of its capacity each interval.
 //!
 //! **The rule.** What one stream of TCP would get over a set of lanes S is predicted (Mathis et al., "The macroscopic behavior of
 //! the TCP congestion avoidance algorithm", CCR 1997, for CUBIC and BBR a lower bound):
@@ -18,210 +22,29 @@
 //!   RTT: the slowest lane's of S     p: share lost over S; with repair, lost twice in a row: p^2
 //! ```
 //!
-//! and (with `guard`) a lane whose absence would raise it by more than a tenth is not used for [`PENALTY_MIN`], then twice as long each time. So is a
+//! and (with `guard`) a lane whose absence would raise it by more than a tenth is not used for [`PENALTY_MIN`](super::lane_out::PENALTY_MIN), then twice as long each time. So is a
 //! lane whose delay is more than `skew_max` above the fastest one's.
 
 use super::{
     Load,
-    config::{BundleConfig, ConfigError, LaneConfig, Mode},
-    health::Health,
+    config::{BundleConfig, ConfigError, Mode},
+    lane_out::LaneOut,
     status::{LaneState, OutCounters},
     wire::{Body, INSIDE_BYTES, LaneReport, NUMBER_END},
 };
-use crate::{
-    pace::{ByteClockPacer, PACER_RATE_MAX, PACER_RATE_MIN},
-    units::{BitRate, FrameBytes, PS_BITS_PER_BYTE, PicoDuration, PicoTime},
-};
+use crate::units::{BitRate, PicoDuration, PicoTime};
 use alloc::{collections::VecDeque, vec::Vec};
 
-/// Share of a lane's rate that it is paced at.
-pub const PACE_PERCENT: u64 = 99;
-/// First time out for a lane that would make the bundle slower.
-pub const PENALTY_MIN: PicoDuration = PicoDuration::from_secs(10);
-const PENALTY_MAX: PicoDuration = PicoDuration::from_secs(320);
+/// Most time of a late caller that a lane makes up for: as long a burst at its rate the path has to queue.
+pub const MADE_UP_MAX: PicoDuration = PicoDuration::from_ms(20);
 /// Packets that the entry queue holds whatever the rates.
 const QUEUE_PACKETS_MIN: usize = 64;
-/// Between adjustments of a lane's rate, and between judgements.
-const ADJUST_EVERY: PicoDuration = PicoDuration::from_ms(100);
-const JUDGE_EVERY: PicoDuration = PicoDuration::from_ms(1_000);
-/// Datagrams of an interval without which its loss says nothing.
-const ADJUST_LEAST: u64 = 20;
-/// Losses without which a lane counts as clean (a moving sum).
-const LOSSES_LEAST: u64 = 3;
+/// Between judgements.
+pub const JUDGE_EVERY: PicoDuration = PicoDuration::from_ms(1_000);
 /// Payload of a segment and 1.22 times 1000, for the prediction.
 const MSS_BITS: u128 = 1_400 * 8;
 /// How far a lane's share may fall behind the others'.
 const SHARE_LAG_PS: u64 = 100_000_000_000;
-
-/// One lane.
-#[derive(Debug, Clone)]
-pub struct LaneOut {
-    config: LaneConfig,
-    rate: BitRate,
-    slack: PicoDuration,
-    pacer: ByteClockPacer,
-    share_ps: u64,
-    pub health: Health,
-    pub dropped: bool,
-    penalty: Option<(LaneState, PicoTime)>,
-    penalty_next: PicoDuration,
-    number: u64,
-    /// Datagrams that the peer's reports say were sent and lost, halved over time.
-    recent: (u64, u64),
-    reported: LaneReport,
-    /// What was sent before this number was sent to a dead lane and says nothing of the live one.
-    baseline: Option<u64>,
-    adjusted: (PicoTime, LaneReport),
-    pub delay_ns: Option<i64>,
-    pub sent_bytes: u64,
-    pub outages: u64,
-}
-
-fn paced(rate: BitRate) -> BitRate {
-    let bps = u128::from(rate.bps()) * u128::from(PACE_PERCENT) / 100;
-    let paced = BitRate::new(bps as u64).unwrap_or(BitRate::MIN);
-    paced.clamp(PACER_RATE_MIN, PACER_RATE_MAX)
-}
-
-impl LaneOut {
-    fn new(config: LaneConfig, slack: PicoDuration) -> Result<Self, ConfigError> {
-        let pacer = ByteClockPacer::new(paced(config.capacity));
-        Ok(LaneOut {
-            config,
-            rate: config.capacity,
-            slack,
-            pacer: pacer.map_err(|_| ConfigError::Capacity(config.capacity))?,
-            share_ps: 0,
-            health: Health::default(),
-            dropped: false,
-            penalty: None,
-            penalty_next: PENALTY_MIN,
-            number: 0,
-            recent: (0, 0),
-            reported: LaneReport::default(),
-            baseline: None,
-            adjusted: (PicoTime::ZERO, LaneReport::default()),
-            delay_ns: None,
-            sent_bytes: 0,
-            outages: 0,
-        })
-    }
-
-    fn set_rate(&mut self, rate: BitRate) {
-        self.rate = rate.min(self.config.capacity);
-        // Clamped to the pacer's bounds, it is taken.
-        let _ = self.pacer.set_rate(paced(self.rate));
-    }
-
-    /// What it is held to.
-    pub fn paced(&self) -> BitRate {
-        paced(self.rate)
-    }
-
-    pub fn state(&self, now: PicoTime) -> LaneState {
-        if self.dropped {
-            LaneState::Dropped
-        } else if !self.health.was_up() {
-            LaneState::New
-        } else if !self.health.is_up() {
-            LaneState::Dead
-        } else {
-            match self.penalty {
-                Some((why, until)) if now < until => why,
-                _ => LaneState::Used,
-            }
-        }
-    }
-
-    /// Datagrams sent.
-    pub fn sent(&self) -> u64 {
-        self.number
-    }
-
-    pub fn loss_ppm(&self) -> u64 {
-        match self.recent {
-            (_, lost) if lost < LOSSES_LEAST => 0,
-            (sent, lost) => lost.saturating_mul(1_000_000) / sent.max(1),
-        }
-    }
-
-    /// Takes the time of a datagram and gives it its number.
-    fn send(&mut self, now: PicoTime, inside_bytes: u64) -> u64 {
-        let frame = self.config.overhead_bytes + inside_bytes - INSIDE_BYTES as u64;
-        self.pacer.depart(now - self.slack, FrameBytes::new(frame));
-        let time = u128::from(frame) * u128::from(PS_BITS_PER_BYTE) / u128::from(self.rate.bps());
-        self.share_ps = self.share_ps.saturating_add(time as u64);
-        self.sent_bytes += frame;
-        self.number += 1;
-        self.number - 1
-    }
-
-    fn handle_report(&mut self, now: PicoTime, report: LaneReport) {
-        if report.end > self.number || report.end < self.reported.end {
-            // Not of anything that was sent, or older than the last one.
-            return;
-        }
-        self.delay_ns = (report.least_delay_ns != i64::MAX).then_some(report.least_delay_ns);
-        if let Some(number) = self.baseline {
-            if report.end >= number {
-                self.reported = report;
-                self.adjusted = (now, report);
-                self.baseline = None;
-            }
-            return;
-        }
-        let sent = report.end - self.reported.end;
-        let came = report.arrived.saturating_sub(self.reported.arrived);
-        self.recent.0 += sent;
-        self.recent.1 += sent.saturating_sub(came);
-        self.reported = report;
-        if self.health.is_up() {
-            self.adjust(now);
-        }
-    }
-
-    /// Holds the lane to what arrives.
-    fn adjust(&mut self, now: PicoTime) {
-        let (at, before) = self.adjusted;
-        let sent = self.reported.end.saturating_sub(before.end);
-        if now < at + ADJUST_EVERY || sent < ADJUST_LEAST {
-            return;
-        }
-        self.adjusted = (now, self.reported);
-        let came = self.reported.arrived.saturating_sub(before.arrived).min(sent);
-        let rate = u128::from(self.rate.bps());
-        let (capacity, floor) = (self.config.capacity.bps(), PACER_RATE_MIN.bps() * 2);
-        let bps = if sent - came > sent / 10 {
-            rate * u128::from(came) * 97 / (u128::from(sent) * 100)
-        } else {
-            rate + u128::from(capacity / 100)
-        };
-        let bps = (bps.min(u128::from(capacity)) as u64).max(floor.max(capacity / 64));
-        if let Some(rate) = BitRate::new(bps) {
-            self.set_rate(rate);
-        }
-    }
-
-    /// The lane answers again: it starts as it is configured.
-    pub fn revive(&mut self) {
-        self.baseline = Some(self.number);
-        self.recent = (0, 0);
-        self.set_rate(self.config.capacity);
-    }
-
-    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts.
-    fn penalise(&mut self, now: PicoTime, why: LaneState) {
-        if let Some((_, until)) = self.penalty
-            && now < until
-        {
-            self.penalty = Some((why, until.max(now + JUDGE_EVERY + JUDGE_EVERY)));
-            return;
-        }
-        self.outages += 1;
-        self.penalty = Some((why, now + self.penalty_next));
-        self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
-    }
-}
 
 #[derive(Debug, Clone)]
 struct Kept<T> {
@@ -242,6 +65,8 @@ pub struct Outgoing<T> {
     queue_time: PicoDuration,
     guard: bool,
     skew_max: PicoDuration,
+    slack: PicoDuration,
+    late: PicoDuration,
     pub lanes: Vec<LaneOut>,
     queue: VecDeque<(PicoTime, T)>,
     queue_bytes: u64,
@@ -257,7 +82,7 @@ pub struct Outgoing<T> {
 
 impl<T: Load> Outgoing<T> {
     pub fn new(config: &BundleConfig) -> Result<Self, ConfigError> {
-        let lanes = config.lanes.iter().map(|lane| LaneOut::new(*lane, config.slack));
+        let lanes = config.lanes.iter().map(|lane| LaneOut::new(*lane));
         Ok(Outgoing {
             mode: config.mode,
             repair: config.repair && config.mode != Mode::Mirror,
@@ -267,6 +92,8 @@ impl<T: Load> Outgoing<T> {
             queue_time: config.queue_time,
             guard: config.guard,
             skew_max: config.skew_max,
+            slack: config.slack,
+            late: PicoDuration::ZERO,
             lanes: lanes.collect::<Result<_, _>>()?,
             queue: VecDeque::new(),
             queue_bytes: 0,
@@ -292,10 +119,16 @@ impl<T: Load> Outgoing<T> {
     }
 
     fn used(&self, now: PicoTime) -> impl Iterator<Item = usize> + '_ {
+        let best = self.lanes.iter().filter_map(|lane| lane.rank(now)).min();
         let lanes = self.lanes.iter().enumerate();
         lanes
-            .filter(move |(_, lane)| lane.state(now) == LaneState::Used)
+            .filter(move |(_, lane)| best.is_some() && lane.rank(now) == best)
             .map(|(index, _)| index)
+    }
+
+    /// See [`super::Bundle::set_lateness`].
+    pub fn set_lateness(&mut self, late: PicoDuration) {
+        self.late = late.min(MADE_UP_MAX);
     }
 
     /// A packet enters. `false`: the queue is full and it is dropped.
@@ -403,7 +236,8 @@ impl<T: Load> Outgoing<T> {
 
     /// Sends something that is no packet of the tunnel at once; its time is taken from the lane.
     pub fn send_control(&mut self, now: PicoTime, lane: usize, inside_bytes: u64) -> Option<u64> {
-        self.lanes.get_mut(lane).map(|lane| lane.send(now, inside_bytes))
+        let from = now - self.slack;
+        self.lanes.get_mut(lane).map(|lane| lane.send(from, inside_bytes))
     }
 
     /// The lane in use on which a datagram arrives first.
@@ -423,7 +257,7 @@ impl<T: Load> Outgoing<T> {
     /// The next data: its lane, its number there and itself.
     pub fn poll_data(&mut self, now: PicoTime) -> Option<(usize, u64, Body<T>)> {
         if let Some((index, number, stamp_ns, packet)) = self.copy.take() {
-            return Some(self.put(now, index, number, stamp_ns, (false, true), packet));
+            return Some(self.put(now - self.slack, index, number, stamp_ns, (false, true), packet));
         }
         if let Some(sent) = self.send_again(now) {
             return Some(sent);
@@ -457,7 +291,8 @@ impl<T: Load> Outgoing<T> {
             self.copy = Some((second, number, stamp_ns, packet.clone()));
         }
         self.level_shares(now);
-        Some(self.put(now, index, number, stamp_ns, (false, false), packet))
+        let from = now - self.slack.max(self.late.min(now - entered));
+        Some(self.put(from, index, number, stamp_ns, (false, false), packet))
     }
 
     /// A lane that was out does not catch up on what it missed.
@@ -471,7 +306,7 @@ impl<T: Load> Outgoing<T> {
 
     fn put(
         &mut self,
-        now: PicoTime,
+        from: PicoTime,
         index: usize,
         number: u64,
         stamp_ns: u64,
@@ -479,7 +314,7 @@ impl<T: Load> Outgoing<T> {
         packet: T,
     ) -> (usize, u64, Body<T>) {
         let bytes = INSIDE_BYTES as u64 + packet.len_bytes();
-        let lane_number = self.lanes.get_mut(index).map_or(0, |lane| lane.send(now, bytes));
+        let lane_number = self.lanes.get_mut(index).map_or(0, |lane| lane.send(from, bytes));
         let body = Body::Data {
             number,
             stamp_ns,
@@ -522,7 +357,7 @@ impl<T: Load> Outgoing<T> {
                 continue;
             };
             self.counters.repaired += 1;
-            return Some(self.put(now, index, number, stamp_ns, (true, false), packet));
+            return Some(self.put(now - self.slack, index, number, stamp_ns, (true, false), packet));
         }
         None
     }
@@ -530,7 +365,7 @@ impl<T: Load> Outgoing<T> {
     /// When there will be something to do.
     pub fn next_wakeup(&self, now: PicoTime) -> PicoTime {
         let probes = self.lanes.iter().filter(|lane| !lane.dropped);
-        let probes = probes.map(|lane| lane.health.next_wakeup()).min();
+        let probes = probes.map(LaneOut::next_wakeup).min();
         let probes = probes.unwrap_or(PicoTime::MAX);
         if self.queue.is_empty() {
             return probes;

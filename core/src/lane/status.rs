@@ -7,7 +7,7 @@ use core::fmt;
 /// Whether a lane is used for sending, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneState {
-    /// No probe was answered yet.
+    /// No probe was answered yet, or its capacity is being measured for the first time.
     New,
     /// It carries packets.
     Used,
@@ -48,6 +48,10 @@ pub struct LaneStatus {
     pub state: LaneState,
     /// What it is held to now, frame level.
     pub paced: BitRate,
+    /// What its path carries, frame level.
+    pub capacity: BitRate,
+    /// Whether that is measured; stated otherwise.
+    pub measured: bool,
     /// Smoothed round trip of its probes.
     pub rtt: Option<PicoDuration>,
     /// Its one-way delay towards the peer above the fastest lane's, as the peer sees it.

@@ -266,10 +266,14 @@ pub struct Bulk {
     pub algorithm: Algorithm,
     /// MTU that it sees, bytes of IP packet.
     pub mtu_bytes: u32,
+    /// When it begins to send.
+    pub start: PicoTime,
     /// Goodput is counted from here
     pub from: PicoTime,
     /// to here, where the run ends.
     pub to: PicoTime,
+    /// The run ends when so many bytes have come, and goodput is counted to that moment.
+    pub bytes: Option<u64>,
 }
 
 /// What a run of bulk TCP gave.
@@ -400,7 +404,12 @@ fn run(way: &mut impl Way, bulk: Bulk) -> BulkResult {
         bytes: (sizes.frame(&segment).get() - FRAME_AROUND) as u32,
     };
     let (mut now, mut at_from) = (PicoTime::ZERO, None);
+    let mut to = bulk.to;
     while now <= bulk.to {
+        if bulk.bytes.is_some_and(|bytes| receiver.stats().bytes >= bytes) {
+            to = now;
+            break;
+        }
         if now >= bulk.from {
             at_from.get_or_insert(receiver.stats().bytes);
         }
@@ -417,10 +426,14 @@ fn run(way: &mut impl Way, bulk: Bulk) -> BulkResult {
         while let Some(ack) = way.came_back() {
             sender.handle_segment(now, &ack);
         }
-        while let Some(segment) = sender.poll_transmit(now) {
-            way.forward(now, token(segment));
+        let mut sending = Some(bulk.start);
+        if now >= bulk.start {
+            while let Some(segment) = sender.poll_transmit(now) {
+                way.forward(now, token(segment));
+            }
+            sending = sender.next_wakeup();
         }
-        let times = [sender.next_wakeup(), receiver.next_wakeup()];
+        let times = [sending, receiver.next_wakeup()];
         let next = times.into_iter().flatten().fold(way.next(), PicoTime::min);
         // What was just put on the way is done at this same moment.
         now = next.max(now);
@@ -431,8 +444,8 @@ fn run(way: &mut impl Way, bulk: Bulk) -> BulkResult {
     let bytes = receiver.stats().bytes;
     let rate = |bytes: u64, time: PicoDuration| BitRate::of(bytes, time).map_or(0, BitRate::bps);
     BulkResult {
-        goodput_bps: rate(bytes - at_from.unwrap_or(bytes), bulk.to - bulk.from),
-        whole_goodput_bps: rate(bytes, bulk.to - PicoTime::ZERO),
+        goodput_bps: rate(bytes - at_from.unwrap_or(bytes), to - bulk.from),
+        whole_goodput_bps: rate(bytes, to - bulk.start),
         cuts: sender.cuts().0,
         timeouts: sender.stats().timeouts,
     }

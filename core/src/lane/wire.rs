@@ -17,6 +17,8 @@
 //! | 2 probe | next packet's | of sending | id 32, lanes in use 16 |
 //! | 3 answer | 0 | of the probe that is answered | id 32, ns of the answering clock 64 |
 //! | 4 report | 0 | of sending | lanes 8, asked 8, lanes x (lane 8, end of numbers 64, arrived 64, least delay 64 signed), asked x number 48 |
+//! | 5 train | 0 | of sending | id 32, place 16, datagrams 16, filled up with zeros |
+//! | 6 trained | 0 | 0 | id 32, arrived 16, first to last arrival by their slope in ns 64 |
 //!
 //! So a packet has [`OVERHEAD_BYTES`] around it inside UDP.
 
@@ -42,6 +44,8 @@ pub const LANE_NUMBER_END: u64 = 1 << 56;
 pub const KIND_SEALED: u8 = 4;
 
 const LANE_REPORT_BYTES: usize = 25;
+/// Fields of a train's datagram.
+const TRAIN_BYTES: usize = 8;
 
 /// What a lane's receiver tells its sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,6 +105,28 @@ pub enum Body<T> {
         /// When it was answered, ns of the answering clock.
         answered_ns: u64,
     },
+    /// One of a train, which measures the lane's capacity.
+    Train {
+        /// Counts trains.
+        id: u32,
+        /// Its place, from 0.
+        index: u16,
+        /// Datagrams of the train.
+        count: u16,
+        /// When it was sent, ns of the sender's clock.
+        sent_ns: u64,
+        /// Bytes behind the head, these fields counted.
+        bytes: u16,
+    },
+    /// Tells how a train arrived.
+    Trained {
+        /// Of the train.
+        id: u32,
+        /// Datagrams that arrived.
+        received: u16,
+        /// From the first one's arrival to the last one's, ns.
+        span_ns: u64,
+    },
     /// Tells how the lanes do and what is missing.
     Report(Report),
 }
@@ -124,6 +150,8 @@ impl<T> Body<T> {
                 Body::Data { packet, .. } => packet_bytes(packet),
                 Body::Probe { .. } => 6,
                 Body::Answer { .. } => 12,
+                Body::Train { bytes, .. } => u64::from(*bytes).max(TRAIN_BYTES as u64),
+                Body::Trained { .. } => 14,
                 Body::Report(report) => {
                     2 + (report.lanes.len() * LANE_REPORT_BYTES + 6 * report.asked.len()) as u64
                 }
@@ -151,7 +179,7 @@ impl fmt::Display for WireError {
         match self {
             WireError::Short => f.write_str("the datagram is too short for its kind"),
             WireError::Long => f.write_str("the datagram is too long for its kind"),
-            WireError::Kind(kind) => write!(f, "datagram of kind {kind}: 1 to 4 are known"),
+            WireError::Kind(kind) => write!(f, "datagram of kind {kind}: 1 to 6 are known"),
             WireError::Flags(flags) => write!(f, "flags {flags:#x} of a datagram"),
             WireError::Count(count) => write!(f, "a lane or count of {count} in a report"),
         }
@@ -229,6 +257,30 @@ pub fn write_inside(out: &mut Vec<u8>, body: &Body<Vec<u8>>) {
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&answered_ns.to_be_bytes());
         }
+        Body::Train {
+            id,
+            index,
+            count,
+            sent_ns,
+            bytes,
+        } => {
+            head(out, 5, 0, 0, *sent_ns);
+            out.extend_from_slice(&id.to_be_bytes());
+            out.extend_from_slice(&index.to_be_bytes());
+            out.extend_from_slice(&count.to_be_bytes());
+            let filled = out.len() + usize::from(*bytes).saturating_sub(TRAIN_BYTES);
+            out.resize(filled, 0);
+        }
+        Body::Trained {
+            id,
+            received,
+            span_ns,
+        } => {
+            head(out, 6, 0, 0, 0);
+            out.extend_from_slice(&id.to_be_bytes());
+            out.extend_from_slice(&received.to_be_bytes());
+            out.extend_from_slice(&span_ns.to_be_bytes());
+        }
         Body::Report(report) => {
             head(out, 4, 0, 0, 0);
             let lanes = report.lanes.len().min(LANES_MAX);
@@ -278,6 +330,24 @@ pub fn read_inside(bytes: &[u8]) -> Result<Body<Vec<u8>>, WireError> {
             answered_ns: input.number(8)?,
         },
         4 => Body::Report(input.report()?),
+        5 => {
+            // A datagram has at most 65,535 bytes.
+            let bytes = input.0.len().min(usize::from(u16::MAX)) as u16;
+            let body = Body::Train {
+                id: input.number(4)? as u32,
+                index: input.number(2)? as u16,
+                count: input.number(2)? as u16,
+                sent_ns: stamp_ns,
+                bytes,
+            };
+            input.0 = &[];
+            body
+        }
+        6 => Body::Trained {
+            id: input.number(4)? as u32,
+            received: input.number(2)? as u16,
+            span_ns: input.number(8)?,
+        },
         other => return Err(WireError::Kind(other)),
     };
     if input.0.is_empty() {

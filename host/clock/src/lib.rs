@@ -16,6 +16,7 @@ mod wake;
 pub use canary::{Canary, CanaryReport};
 pub use disturb::{Disturbance, Limits, Watch, wait_for_quiet};
 pub use procfs::{parse_schedstat, parse_steal_ticks, run_delay_ns, steal_ns, thread_id};
+pub use sched::fifo_lowest;
 pub use wake::{
     Epoch, SPIN_ALONE_NS, SPIN_NS, allowed_cores, exact_sleep, now_ns, pin_to_core, pin_to_cores,
     sleep_until, spin_ns, spin_until,

@@ -6,7 +6,7 @@ use std::io;
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE` or a real-time limit.
-pub(crate) fn fifo_lowest() -> io::Result<()> {
+pub fn fifo_lowest() -> io::Result<()> {
     // SAFETY: an all-zero `sched_param` is valid, every field is an integer.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
     param.sched_priority = 1;

@@ -7,13 +7,13 @@
 //! key = "tokyo.key"                   # private key, from `kuroshio lane key`; relative to this file
 //! peer = "bXkga2V5..."                # the other end's public key
 //! mode = "deskew"                     # deskew, inorder or mirror
-//! margin = "2ms"                      # and smoothing, hold_max, queue_time, skew_max, slack; repair = true; late = "drop"; guard = true
+//! margin = "2ms"                      # and smoothing, hold_max, queue_time, skew_max, slack; repair = true; late = "drop"; guard = true; realtime = true
 //!
 //! [[lane]]                            # in the same order at both ends
 //! name = "north"
 //! local = "192.0.2.1:7000"
 //! remote = "198.51.100.1:7000"
-//! capacity = "1Gbps"                  # frame level
+//! capacity = "1Gbps"                  # frame level; without it, or "auto": measured
 //! interface = "eth1"                  # optional: only this interface
 //! mtu = 1500                          # optional: of the path, bytes of IP packet
 //! ```
@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use kuroshio_core::{
-    lane::{BundleConfig, LANES_MAX, LaneConfig, LatePolicy, Mode, wire},
+    lane::{BundleConfig, CAPACITY_START, LANES_MAX, LaneConfig, LatePolicy, Mode, wire},
     units::{BitRate, PicoDuration},
 };
 use serde::Deserialize;
@@ -64,7 +64,7 @@ pub struct LaneToml {
     pub remote: SocketAddr,
     /// The only interface that it uses.
     pub interface: Option<String>,
-    capacity: String,
+    capacity: Option<String>,
     /// MTU of the path, bytes of IP packet.
     #[serde(default = "mtu")]
     pub mtu: u32,
@@ -94,6 +94,8 @@ struct File {
     repair: Option<bool>,
     guard: Option<bool>,
     late: Option<String>,
+    #[serde(default)]
+    realtime: bool,
     control: Option<PathBuf>,
     #[serde(default)]
     lane: Vec<LaneToml>,
@@ -116,6 +118,8 @@ pub struct TunnelConfig {
     pub bundle: BundleConfig,
     /// The lanes.
     pub lanes: Vec<LaneToml>,
+    /// Whether the thread runs before all ordinary ones (`SCHED_FIFO`).
+    pub realtime: bool,
     /// The control socket.
     pub control: PathBuf,
 }
@@ -174,6 +178,7 @@ impl TunnelConfig {
             key: folder.join(&file.key),
             name: file.name,
             kind: file.kind,
+            realtime: file.realtime,
             addresses,
             lanes: file.lane,
         })
@@ -219,13 +224,17 @@ fn check_lanes(lanes: &[LaneToml]) -> Result<Vec<LaneConfig>, LaneError> {
                 lane.mtu
             )));
         }
-        let capacity: BitRate = lane
-            .capacity
-            .parse()
-            .map_err(|e| bad(format!("lane {name}: capacity: {e}")))?;
+        let stated = lane.capacity.as_deref().filter(|text| *text != "auto");
+        let capacity = match stated {
+            None => CAPACITY_START,
+            Some(text) => text
+                .parse::<BitRate>()
+                .map_err(|e| bad(format!("lane {name}: capacity: {e}; or \"auto\", to measure it")))?,
+        };
         let ip = if lane.remote.is_ipv4() { 20 } else { 40 };
         configs.push(LaneConfig {
             capacity,
+            measured: stated.is_none(),
             overhead_bytes: 18 + ip + 8 + wire::OVERHEAD_BYTES as u64,
         });
     }

@@ -16,6 +16,8 @@ pub mod control;
 mod device;
 mod error;
 pub mod key;
+mod late;
+mod messages;
 mod netlink;
 pub mod seal;
 pub mod status;

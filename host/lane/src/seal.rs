@@ -399,20 +399,21 @@ impl Seal {
         Ok(())
     }
 
-    /// Seals an inside as a datagram of a lane. `false`, and `out` empty, without a session.
+    /// Seals an inside as a datagram of a lane and appends it. `false`, and `out` as it was, without a session.
     pub fn seal(&self, lane: u8, lane_number: u64, inside: &[u8], out: &mut Vec<u8>) -> bool {
-        out.clear();
+        let start = out.len();
         let Some(session) = &self.current else {
             return false;
         };
         wire::write_outside(out, lane, session.theirs, lane_number);
-        out.resize(wire::OUTSIDE_BYTES + inside.len() + wire::SEAL_BYTES, 0);
-        let room = &mut out[wire::OUTSIDE_BYTES..];
+        let inside_at = out.len();
+        out.resize(inside_at + inside.len() + wire::SEAL_BYTES, 0);
+        let room = &mut out[inside_at..];
         let sealed = session
             .noise
             .write_message(wire::nonce(lane, lane_number), inside, room);
         if sealed.is_err() {
-            out.clear();
+            out.truncate(start);
         }
         sealed.is_ok()
     }

@@ -3,7 +3,7 @@
 use kuroshio_core::lane::BundleStatus;
 use serde::{Deserialize, Serialize};
 
-use crate::seal::SealCounters;
+use crate::{late::Lateness, seal::SealCounters};
 
 /// One lane.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -14,6 +14,10 @@ pub struct LaneLine {
     pub state: String,
     /// What it is held to, frame level.
     pub paced_bps: u64,
+    /// What its path carries, frame level.
+    pub capacity_bps: u64,
+    /// Whether that is measured; stated otherwise.
+    pub capacity_measured: bool,
     /// Round trip of its probes.
     pub rtt_us: Option<u64>,
     /// One-way delay above the fastest lane's.
@@ -73,6 +77,14 @@ pub struct TunnelStatus {
     pub seal: serde_json::Value,
     /// Most packets held at a time.
     pub held_max: u64,
+    /// Packets delivered in order but after their play-out time.
+    pub behind: u64,
+    /// How late the thread came to send what was due: half of the times, 99 of 100 times, and the longest of the last ten seconds.
+    pub late_p50_us: u64,
+    /// 99 of 100 times.
+    pub late_p99_us: u64,
+    /// The longest.
+    pub late_max_us: u64,
 }
 
 impl TunnelStatus {
@@ -83,6 +95,7 @@ impl TunnelStatus {
         open: bool,
         bundle: &BundleStatus,
         seal: &SealCounters,
+        lateness: &Lateness,
     ) -> Self {
         let lines = bundle
             .lanes
@@ -92,6 +105,8 @@ impl TunnelStatus {
                 name: name.clone(),
                 state: lane.state.name().to_owned(),
                 paced_bps: lane.paced.bps(),
+                capacity_bps: lane.capacity.bps(),
+                capacity_measured: lane.measured,
                 rtt_us: lane.rtt.map(|d| d.as_us()),
                 skew_us: lane.skew.map(|d| d.as_us()),
                 loss_ppm: lane.loss_ppm,
@@ -121,6 +136,10 @@ impl TunnelStatus {
             offset_error_ns: bundle.offset_ns.map(|(_, bound)| bound),
             seal: serde_json::to_value(seal).unwrap_or_default(),
             held_max: bundle.inward.held_max,
+            behind: bundle.inward.behind,
+            late_p50_us: lateness.quantile_us(500),
+            late_p99_us: lateness.quantile_us(990),
+            late_max_us: lateness.longest().as_us(),
         }
     }
 }

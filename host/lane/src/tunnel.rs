@@ -6,8 +6,9 @@
 //!   then ppoll(device, sockets, event) until the bundle's or the handshake's next moment
 //! ```
 //!
-//! Play-out and pacing are as exact as the kernel wakes the thread: the timer slack is set to a nanosecond, and a pacer makes up for
-//! what it woke late by at most the configured slack.
+//! Play-out and pacing are as exact as the kernel wakes the thread: the timer slack is set to a nanosecond, with `realtime` the thread goes
+//! before all ordinary ones, and a pacer makes up for what it woke late ([`crate::late`]). When a datagram arrived is the kernel's word
+//! (`SO_TIMESTAMPNS`), so that a late thread does not look like a slow lane.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kuroshio_core::{
     lane::{Body, Bundle, Datagram, ecn, wire},
-    units::PicoTime,
+    units::{PicoDuration, PicoTime},
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -27,7 +28,9 @@ use crate::{
     Device, LaneError, TunnelConfig, TunnelKind,
     config::inner_mtu,
     control::{self, Control, Question},
-    key, netlink,
+    key,
+    late::Lateness,
+    messages, netlink,
     seal::{Opened, Seal},
     status::TunnelStatus,
     sys,
@@ -36,10 +39,17 @@ use crate::{
 
 /// Superframes that are read from the device before the rest has its turn.
 const READS: usize = 16;
+/// A stamp that is older is none: the time of day was set.
+const STAMP_AGE_MAX_NS: u64 = 1_000_000_000;
 /// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 
 type Asked = (Question, mpsc::SyncSender<String>);
+
+fn unix_ns() -> u64 {
+    let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(day.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Ends a tunnel from another thread.
 #[derive(Debug, Clone)]
@@ -77,7 +87,10 @@ pub struct Tunnel {
     control: Option<Control>,
     asked: mpsc::Receiver<Asked>,
     asker: mpsc::SyncSender<Asked>,
-    inbox: sys::Inbox,
+    inbox: messages::Inbox,
+    /// When the next thing was due as the thread went to sleep.
+    due: Option<PicoTime>,
+    late: Lateness,
     inside: Vec<u8>,
     packets: Vec<Vec<u8>>,
 }
@@ -116,7 +129,9 @@ impl Tunnel {
             control: Some(control),
             asked,
             asker,
-            inbox: sys::Inbox::new(),
+            inbox: messages::Inbox::new(),
+            due: None,
+            late: Lateness::default(),
             inside: Vec::new(),
             packets: Vec::new(),
             config,
@@ -160,6 +175,11 @@ impl Tunnel {
     }
 
     fn turns(&mut self) -> Result<(), LaneError> {
+        if self.config.realtime {
+            // Here, so that the control socket's thread does not inherit it.
+            let failed = LaneError::io("realtime = true (it needs CAP_SYS_NICE)");
+            kuroshio_clock::fifo_lowest().map_err(failed)?;
+        }
         while !self.stop.flag.load(Ordering::Acquire) {
             self.handshake()?;
             for lane in 0..self.sockets.len() {
@@ -188,14 +208,11 @@ impl Tunnel {
     }
 
     fn handshake(&mut self) -> Result<(), LaneError> {
-        let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_ns = u64::try_from(day.as_nanos()).unwrap_or(u64::MAX);
-        let Some(message) = self.seal.poll(self.start.elapsed(), unix_ns)? else {
+        let Some(message) = self.seal.poll(self.start.elapsed(), unix_ns())? else {
             return Ok(());
         };
         for lane in 0..self.sockets.len() {
-            self.sockets[lane].push(message.clone(), 0);
-            self.flush(lane)?;
+            self.post(lane, &message)?;
         }
         Ok(())
     }
@@ -205,21 +222,32 @@ impl Tunnel {
             let got = self.inbox.receive(self.sockets[lane].fd());
             let got = got.map_err(LaneError::io(format!("lane {}", self.config.lanes[lane].name)))?;
             let now = self.now();
+            let unix_ns = unix_ns();
             let mut answers = Vec::new();
-            for (datagram, class) in self.inbox.datagrams() {
+            for datagram in self.inbox.datagrams() {
                 let since = Duration::from_nanos(now.as_ns());
-                match self.seal.open(since, lane as u8, datagram, &mut self.inside) {
+                match self
+                    .seal
+                    .open(since, lane as u8, datagram.bytes, &mut self.inside)
+                {
                     Opened::Inside(number) => {
                         let Ok(mut body) = wire::read_inside(&self.inside) else {
                             continue;
                         };
                         if let (Body::Data { packet, .. }, TunnelKind::Tun) = (&mut body, self.config.kind)
-                            && !ecn::decapsulate(packet, class)
+                            && !ecn::decapsulate(packet, datagram.class)
                         {
                             continue;
                         }
-                        self.bundle.handle_datagram(
+                        let ago = datagram
+                            .taken_unix_ns
+                            .and_then(|at| unix_ns.checked_sub(at))
+                            // A step of the clock is no delay.
+                            .filter(|ago| *ago < STAMP_AGE_MAX_NS)
+                            .unwrap_or(0);
+                        self.bundle.handle_arrival(
                             now,
+                            now - PicoDuration::from_ns(ago),
                             Datagram {
                                 lane: lane as u8,
                                 lane_number: number,
@@ -232,10 +260,9 @@ impl Tunnel {
                 }
             }
             for answer in answers {
-                self.sockets[lane].push(answer, 0);
-                self.flush(lane)?;
+                self.post(lane, &answer)?;
             }
-            if got < sys::BATCH {
+            if got < messages::BATCH {
                 return Ok(());
             }
         }
@@ -258,6 +285,11 @@ impl Tunnel {
 
     fn send(&mut self) -> Result<(), LaneError> {
         let now = self.now();
+        if let Some(due) = self.due.filter(|due| *due <= now) {
+            self.late.note(now, due);
+            self.bundle.set_lateness(self.late.longest());
+            self.due = None;
+        }
         while let Some(datagram) = self.bundle.poll_datagram(now) {
             let lane = usize::from(datagram.lane);
             let class = match (&datagram.body, self.config.kind) {
@@ -266,13 +298,9 @@ impl Tunnel {
             };
             self.inside.clear();
             wire::write_inside(&mut self.inside, &datagram.body);
-            let mut sealed = self.sockets[lane].buffer();
-            let inside = &self.inside;
-            if self
-                .seal
-                .seal(datagram.lane, datagram.lane_number, inside, &mut sealed)
-                && self.sockets[lane].push(sealed, class)
-            {
+            let socket = &mut self.sockets[lane];
+            let number = datagram.lane_number;
+            if self.seal.seal(datagram.lane, number, &self.inside, socket.room()) && socket.end(class) {
                 self.flush(lane)?;
             }
         }
@@ -280,6 +308,13 @@ impl Tunnel {
             self.flush(lane)?;
         }
         Ok(())
+    }
+
+    /// Sends a handshake's message.
+    fn post(&mut self, lane: usize, message: &[u8]) -> Result<(), LaneError> {
+        self.sockets[lane].room().extend_from_slice(message);
+        self.sockets[lane].end(0);
+        self.flush(lane)
     }
 
     fn flush(&mut self, lane: usize) -> Result<(), LaneError> {
@@ -336,6 +371,7 @@ impl Tunnel {
             self.seal.is_open(),
             &bundle,
             &self.seal.counters,
+            &self.late,
         );
         serde_json::to_string(&status).unwrap_or_else(|e| control::error(&e.to_string()))
     }
@@ -346,6 +382,7 @@ impl Tunnel {
         let mut wait = SLEEP_MAX;
         if self.seal.is_open() {
             let next = self.bundle.next_wakeup(now);
+            self.due = Some(next.max(now));
             wait = wait.min(Duration::from_nanos((next - now).as_ns_ceil()));
         }
         if let Some(at) = self.seal.next_wakeup() {

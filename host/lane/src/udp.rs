@@ -7,10 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{LaneError, config::LaneToml, sys};
+use crate::{
+    LaneError,
+    config::LaneToml,
+    messages::{Outbox, UDP_GRO},
+    sys,
+};
 
 /// Asked for each socket buffer.
 const BUFFER_BYTES: usize = 4 << 20;
+/// Datagrams that wait at most before they are sent.
+const WAITING_MAX: usize = 256;
 
 /// linux/in.h, in6.h: `IP_PMTUDISC_DO`, `IP_MTU`, `IPV6_MTU`.
 const PMTUDISC_DO: i32 = 2;
@@ -22,8 +29,9 @@ const IPV6_MTU: i32 = 24;
 pub(crate) struct LaneSocket {
     socket: Socket,
     v6: bool,
-    out: Vec<(Vec<u8>, u8)>,
-    spare: Vec<Vec<u8>>,
+    out: Outbox,
+    /// Whether neighbours go as one message; until the system refuses one.
+    segments: bool,
     /// Datagrams that the system did not take.
     pub(crate) refused: u64,
 }
@@ -49,6 +57,9 @@ impl LaneSocket {
         for (level, option, value) in options(v6) {
             sys::set_option(socket.as_fd(), level, option, value).map_err(failed("socket option"))?;
         }
+        // Without stamps the time of reading counts, without the second every datagram comes alone: both work.
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1);
         socket.set_nonblocking(true).map_err(failed("non-blocking"))?;
         socket
             .bind(&lane.local.into())
@@ -59,8 +70,8 @@ impl LaneSocket {
         Ok(Self {
             socket,
             v6,
-            out: Vec::new(),
-            spare: Vec::new(),
+            out: Outbox::default(),
+            segments: true,
             refused: 0,
         })
     }
@@ -69,15 +80,14 @@ impl LaneSocket {
         self.socket.as_fd()
     }
 
-    /// An empty buffer for the next datagram.
-    pub(crate) fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+    /// Where the next datagram is to be appended; [`LaneSocket::end`] ends it.
+    pub(crate) fn room(&mut self) -> &mut Vec<u8> {
+        self.out.room()
     }
 
-    /// Puts a datagram behind those that wait. `true` when it is time to send them.
-    pub(crate) fn push(&mut self, datagram: Vec<u8>, class: u8) -> bool {
-        self.out.push((datagram, class));
-        self.out.len() >= sys::BATCH
+    /// What was appended is a datagram of that class. `true` when it is time to send what waits.
+    pub(crate) fn end(&mut self, class: u8) -> bool {
+        self.out.end(class) >= WAITING_MAX
     }
 
     /// Sends all that waits. Says whether one was too large for the path. What the system does not take is lost, as on any
@@ -86,35 +96,61 @@ impl LaneSocket {
         let (mut from, mut too_large) = (0, false);
         let mut result = Ok(());
         while from < self.out.len() {
-            match sys::send(self.socket.as_fd(), self.v6, &self.out[from..]) {
+            match self.out.send(self.socket.as_fd(), self.v6, from, self.segments) {
                 Ok(sent) => from += sent.max(1),
+                // Not cut up for this path, or one of them too large: once more, one by one.
+                Err(e)
+                    if self.segments
+                        && matches!(
+                            e.raw_os_error(),
+                            Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP)
+                        ) =>
+                {
+                    self.segments = e.raw_os_error() == Some(libc::EMSGSIZE);
+                    from += self.one_by_one(from, &mut too_large, &mut result);
+                }
                 Err(e) => {
-                    // The first of the rest is at fault.
                     from += 1;
-                    self.refused += 1;
-                    match e.raw_os_error() {
-                        Some(libc::EMSGSIZE) => too_large = true,
-                        Some(
-                            libc::EAGAIN
-                            | libc::EINTR
-                            | libc::ENOBUFS
-                            | libc::ECONNREFUSED
-                            | libc::EHOSTUNREACH
-                            | libc::ENETUNREACH
-                            | libc::ENETDOWN
-                            | libc::EPERM,
-                        ) => {}
-                        _ => result = Err(e),
-                    }
+                    self.note(e, &mut too_large, &mut result);
                 }
             }
         }
-        self.spare.extend(self.out.drain(..).map(|(mut bytes, _)| {
-            bytes.clear();
-            bytes
-        }));
-        self.spare.truncate(sys::BATCH);
+        self.out.clear();
         result.map(|()| too_large)
+    }
+
+    /// Sends what waits from `from` on without putting neighbours together, and says how many that were.
+    fn one_by_one(&mut self, from: usize, too_large: &mut bool, result: &mut io::Result<()>) -> usize {
+        let mut at = from;
+        while at < self.out.len() {
+            match self.out.send(self.socket.as_fd(), self.v6, at, false) {
+                Ok(sent) => at += sent.max(1),
+                Err(e) => {
+                    at += 1;
+                    self.note(e, too_large, result);
+                }
+            }
+        }
+        at - from
+    }
+
+    /// The first of the rest was not taken.
+    fn note(&mut self, e: io::Error, too_large: &mut bool, result: &mut io::Result<()>) {
+        self.refused += 1;
+        match e.raw_os_error() {
+            Some(libc::EMSGSIZE) => *too_large = true,
+            Some(
+                libc::EAGAIN
+                | libc::EINTR
+                | libc::ENOBUFS
+                | libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::ENETDOWN
+                | libc::EPERM,
+            ) => {}
+            _ => *result = Err(e),
+        }
     }
 
     /// What the system knows of the path's MTU, bytes of IP packet.
@@ -146,7 +182,7 @@ fn options(v6: bool) -> [(i32, i32, i32); 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TunnelConfig;
+    use crate::{TunnelConfig, messages::Inbox};
 
     /// Lanes of a configuration between two ports of loopback that were free a moment ago.
     fn loopback(ip: &str) -> [LaneSocket; 2] {
@@ -168,16 +204,18 @@ mod tests {
     fn datagrams_keep_their_class_and_their_bounds() {
         for ip in ["127.0.0.1", "::1"] {
             let [mut a, b] = loopback(ip);
-            let sent: Vec<(Vec<u8>, u8)> = (0..150u8)
-                .map(|n| (vec![n; usize::from(n) * 9 + 1], n.wrapping_mul(7)))
-                .collect();
+            let one = (0..150u8).map(|n| (vec![n; usize::from(n) * 9 + 1], n.wrapping_mul(7)));
+            // Those of one length and class go as one message, and come so.
+            let alike = (0..150u8).map(|n| (vec![n; 1_400], 4));
+            let sent: Vec<(Vec<u8>, u8)> = one.chain(alike).collect();
             for (bytes, class) in &sent {
-                if a.push(bytes.clone(), *class) {
+                a.room().extend_from_slice(bytes);
+                if a.end(*class) {
                     assert!(!a.flush().expect("sent"));
                 }
             }
             assert!(!a.flush().expect("sent"));
-            let (mut inbox, mut got) = (sys::Inbox::new(), Vec::new());
+            let (mut inbox, mut got) = (Inbox::new(), Vec::new());
             let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
             while got.len() < sent.len() {
                 assert!(
@@ -187,11 +225,12 @@ mod tests {
                     sent.len()
                 );
                 inbox.receive(b.fd()).expect("received");
-                got.extend(inbox.datagrams().map(|(bytes, class)| (bytes.to_vec(), class)));
+                got.extend(inbox.datagrams().map(|d| (d.bytes.to_vec(), d.class)));
             }
             assert!(got == sent, "{ip}: other datagrams");
             // What no path carries in one piece is not sent in pieces.
-            a.push(vec![0; 65_530], 0);
+            a.room().resize(65_530, 0);
+            a.end(0);
             assert!(a.flush().expect("refused"), "{ip}");
             assert!(b.path_mtu().expect("an MTU") >= 1_280);
         }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use kuroshio_lab::experiment::{self, Experiment, Mode};
-use kuroshio_lab::lane::{self, LaneRun};
+use kuroshio_lab::lane;
 use kuroshio_lab::live::{self, Options};
 use kuroshio_lab::overview;
 use kuroshio_lab::page;
@@ -179,9 +179,9 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
     }
     for (name, title) in lane::ALL {
         if json {
-            all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["sim"] }));
+            all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["live", "sim"] }));
         } else {
-            print(&format!("{name}: {title} (virtual time)"));
+            print(&format!("{name}: {title}"));
         }
     }
     all.extend(rails::list(json));
@@ -242,11 +242,7 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
         return finish(args, &e, &run);
     }
     if !isolate::is_inside() {
-        let list: Vec<_> = std::env::args_os().skip(1).collect();
-        let status = isolate::run(&list).map_err(|e| Failure::failed(format!("lab: {e}")))?;
-        return Ok(ExitCode::from(
-            status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
-        ));
+        return isolated();
     }
     let options = Options {
         stall: args.stall_emulator,
@@ -276,42 +272,44 @@ fn in_machine(args: &RunArgs, e: &Experiment) -> Result<ExitCode, Failure> {
     finish(args, e, &run)
 }
 
-/// Runs an experiment on lanes, which are code and run in virtual time.
+/// Runs an experiment on lanes, which are code.
 fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
     let name = &args.name;
-    if args.live || args.vm || args.today || args.stall_emulator.is_some() || !args.sets.is_empty() {
-        return Err(Failure::usage(format!(
-            "lab run {name}: runs with --sim only, without --set, --today and --stall-emulator"
-        )));
-    }
-    let run = lane::run(name, &mut |line| eprintln!("{line}"));
-    let run = run.ok_or_else(|| Failure::usage(format!("lab run {name}: no such experiment")))?;
-    let run: LaneRun = run.map_err(|m| Failure::failed(format!("lab run {name}: {m}")))?;
-    let text = serde_json::to_string_pretty(&run).map_err(|m| Failure::failed(m.to_string()))?;
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let dir = args
-        .out
-        .join(format!("{name}-sim-{}", since.map_or(0, |d| d.as_secs())));
-    std::fs::create_dir_all(&dir)
-        .and_then(|()| std::fs::write(dir.join("lanes.json"), &text))
-        .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
-    if args.json {
-        print(&text);
-    } else {
-        print(&format!(
-            "{} (sim, scale {}): {}",
-            run.experiment, run.scale, run.source
+    let usage = |m: String| Failure::usage(format!("lab run {name}: {m}"));
+    if args.vm || args.today || args.stack.is_some() || args.stall_emulator.is_some() {
+        return Err(usage(
+            "runs with --live or --sim, without --today, --stack and --stall-emulator".into(),
         ));
-        for c in &run.checks {
-            let word = if c.ok { "holds" } else { "FAILS" };
-            print(&format!("  {word}  {}: {} [{}]", c.name, c.value, c.bound));
-        }
-        for note in &run.notes {
-            print(&format!("  {note}"));
-        }
-        print(&format!("  {}", dir.join("lanes.json").display()));
     }
-    Ok(ExitCode::from(u8::from(run.checks.iter().any(|c| !c.ok))))
+    let mut asked = lane::Asked {
+        live: !args.sim,
+        ..lane::Asked::default()
+    };
+    for (key, value) in &args.sets {
+        asked.set(key, value).map_err(usage)?;
+    }
+    if asked.live && !isolate::is_inside() {
+        return isolated();
+    }
+    let run = lane::run(name, &asked, &mut |line| eprintln!("{line}"));
+    let run = run.ok_or_else(|| usage("no such experiment".into()))?;
+    let (result, report) = run.map_err(|m| Failure::failed(format!("lab run {name}: {m}")))?;
+    let suffix = if asked.live { "" } else { "-sim" };
+    let dir = args.out.join(format!("{name}{suffix}-{}", result.started_unix_s));
+    let page = result
+        .write(&dir)
+        .and_then(|_| report.write(&dir))
+        .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
+    tell(args, &result, &page)
+}
+
+/// Runs this command again inside the testbed's namespaces.
+fn isolated() -> Result<ExitCode, Failure> {
+    let list: Vec<_> = std::env::args_os().skip(1).collect();
+    let status = isolate::run(&list).map_err(|e| Failure::failed(format!("lab: {e}")))?;
+    Ok(ExitCode::from(
+        status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
+    ))
 }
 
 /// The experiment as it is asked for.
@@ -355,13 +353,18 @@ fn run_folder(args: &RunArgs, e: &Experiment, mode: &str, started_unix_s: u64) -
 fn finish(args: &RunArgs, e: &Experiment, run: &live::Run) -> Result<ExitCode, Failure> {
     let dir = run_folder(args, e, &run.result.mode, run.result.started_unix_s);
     let page = keep(e, run, &dir).map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
+    tell(args, &run.result, &page)
+}
+
+/// Prints a result as it is asked for.
+fn tell(args: &RunArgs, result: &RunResult, page: &Path) -> Result<ExitCode, Failure> {
     if args.json {
-        let text = serde_json::to_string_pretty(&run.result).map_err(|m| Failure::failed(m.to_string()))?;
+        let text = serde_json::to_string_pretty(result).map_err(|m| Failure::failed(m.to_string()))?;
         print(&text);
     } else {
-        show(&run.result, &page);
+        show(result, page);
     }
-    Ok(ExitCode::from(run.result.exit_code()))
+    Ok(ExitCode::from(result.exit_code()))
 }
 
 /// Writes everything a run leaves.
