@@ -5,6 +5,7 @@
 
 pub mod floors;
 pub mod fuzz;
+pub mod grid;
 pub mod licence;
 pub mod soak;
 pub mod tidy;

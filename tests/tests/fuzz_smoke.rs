@@ -155,3 +155,13 @@ fn rtp_video() {
 fn y4m_header() {
     smoke("y4m_header");
 }
+
+#[test]
+fn grid_frames() {
+    smoke("grid_frames");
+}
+
+#[test]
+fn grid_names() {
+    smoke("grid_names");
+}

@@ -40,6 +40,9 @@ pub trait Catalog: Send + Sync {
         })
     }
 
+    /// Whether other services may have the same data open.
+    fn is_shared(&self) -> bool;
+
     /// Which back end this is and where, for people (`sqlite /path`, `postgresql ...` without secrets).
     fn describe(&self) -> String;
 }

@@ -55,6 +55,46 @@ pub struct NodeReport {
     pub load_milli: u32,
 }
 
+/// What makes itself heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PresenceKind {
+    /// A node, by its name.
+    Node,
+    /// A metadata service, by the address that clients dial.
+    Service,
+}
+
+/// Who is heard of, and by which service. Several services on one catalog so know of each other's nodes. Whether
+/// it lives is seen by the change of `beat`; no clock is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Presence {
+    /// What it is.
+    pub kind: PresenceKind,
+    /// Its name, or a service's address.
+    pub name: String,
+    /// The service that heard it (its name as a worker of jobs).
+    pub via: String,
+    /// How often it was recorded. Not read by [`crate::Hear`].
+    pub beat: u64,
+    /// A node's host name, else empty.
+    pub host: String,
+    /// Identity of a node's spool, else empty: another one has none of the former one's objects.
+    pub spool: String,
+    /// Objects that a node keeps.
+    pub objects: u64,
+    /// Whether a node takes nothing new, by its own word.
+    pub closed: bool,
+}
+
+/// Whose turn a task of the whole grid is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The service.
+    pub holder: String,
+    /// Renewals so far. A turn that does not change any more may be taken by others.
+    pub beat: u64,
+}
+
 /// Nodes behind one uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {

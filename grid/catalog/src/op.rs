@@ -8,8 +8,8 @@
 use crate::{
     Access, Acl, AclKind, Attr, CatalogError, ContentLayout, CopyBalance, CopyRule, Created, DirPage, Draft,
     Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob, Node,
-    NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, QuotaKind, QuotaSubject,
-    RenameMode, ReplicaState, Route, SetTime, SetXattrMode, Site, SpaceTotals, Usage,
+    NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind, QuotaKind,
+    QuotaSubject, RenameMode, ReplicaState, Route, SetTime, SetXattrMode, Site, SpaceTotals, Turn, Usage,
 };
 
 /// An operation with a typed answer; see [`crate::CatalogExt::call`].
@@ -87,6 +87,10 @@ replies! {
     Count(u64),
     /// How far a page went.
     Reckoned(Option<ObjectId>),
+    /// Who is heard of.
+    Presences(Vec<Presence>),
+    /// Whose turn it is.
+    Turn(Turn),
 }
 
 macro_rules! operations {
@@ -639,7 +643,8 @@ operations! {
         jobs: Vec<NewJob>,
     } -> Vec<Job> = Reply::Jobs(j) => j;
 
-    /// Takes queued jobs (and those whose claim ended), highest priority first, then oldest.
+    /// Takes queued jobs (and those whose claim ended), highest priority first, then oldest. Jobs for a node that
+    /// another service hears ([`Presence`]) are left to that one, unless the node is `Down` or `Lost`.
     write ClaimJobs {
         /// Who takes them.
         worker: String,
@@ -709,6 +714,38 @@ operations! {
         /// How long this service's holds stand if it does not call again, milliseconds.
         ttl_ms: u64,
     } -> u64 = Reply::Count(n) => n;
+
+    /// Records who was heard by a service since it said so last: nodes, and the service itself. The answer is how
+    /// many.
+    write Hear {
+        /// Who; at most [`crate::limits::MAX_NODES`].
+        heard: Vec<Presence>,
+    } -> u64 = Reply::Count(n) => n;
+
+    /// Everybody who was ever heard of and not forgotten.
+    read ListPresence {} -> Vec<Presence> = Reply::Presences(p) => p;
+
+    /// Forgets somebody, unless it was heard of since `beat`.
+    write Forget {
+        /// What it is.
+        kind: PresenceKind,
+        /// Its name.
+        name: String,
+        /// As it was seen last.
+        beat: u64,
+    } -> () = Reply::Done => ();
+
+    /// Takes or renews the turn at a task that one service does for the grid. Another's turn is taken only if it
+    /// still stands at `stale`: whoever asks has seen it there for longer than a holder lets it stand. The answer
+    /// is whose turn it is now.
+    write TakeTurn {
+        /// The task.
+        task: String,
+        /// Who asks.
+        holder: String,
+        /// A `beat` that has not changed for too long; none: only a turn that nobody has, or one's own.
+        stale: Option<u64>,
+    } -> Turn = Reply::Turn(t) => t;
 
     /// Checks invariants by reading everything: link counts, quota sums, copy reckoning, rows without their
     /// owner. One line for each finding, at most `limit`. Service or administrator.

@@ -10,6 +10,7 @@ mod grid;
 mod inode;
 mod jobs;
 mod names;
+mod presence;
 mod quota;
 mod rename;
 mod replicas;
@@ -143,6 +144,10 @@ impl<'a> Tx<'a> {
             Op::CancelJob(o) => self.cancel_job(o.id).map(Reply::Job),
             Op::ListJobs(o) => self.list_jobs(o).map(Reply::Jobs),
             Op::PruneJobs(o) => self.prune_jobs(o.before, o.limit).map(Reply::Count),
+            Op::Hear(o) => self.hear(&o.heard).map(Reply::Count),
+            Op::ListPresence(_) => self.list_presence().map(Reply::Presences),
+            Op::Forget(o) => self.forget(o).map(done),
+            Op::TakeTurn(o) => self.take_turn(o).map(Reply::Turn),
             Op::Reap(o) => self.reap(o.limit, o.ttl_ms).map(Reply::Count),
             Op::CheckInvariants(o) => self.check_invariants(o.limit).map(Reply::Names),
             other => refuse(

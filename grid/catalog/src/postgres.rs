@@ -32,6 +32,10 @@ impl Catalog for Postgres {
         self.engine.submit(caller, op, done);
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         self.engine.describe()
     }

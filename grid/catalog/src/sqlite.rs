@@ -34,6 +34,10 @@ impl Catalog for Sqlite {
         self.engine.wait(caller, op)
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn describe(&self) -> String {
         self.engine.describe()
     }

@@ -7,18 +7,21 @@
 //! ```
 //!
 //! Both tasks live on a runtime thread of their own. When the connection ends, every request that waits is
-//! told so; nothing is sent twice.
+//! told so; nothing is sent twice. [`crate::service`] chooses the service and opens the next one.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kuroshio_proto::frame::{self, FrameError};
 use kuroshio_proto::v1::{
     ClientFrame, Failure, Hello, Request, ServerFrame, client_frame, request, response,
 };
 use kuroshio_proto::{ALPN_FRAMES, MAX_IN_FLIGHT};
-use kuroshio_service::{Security, ServiceError, Ticket, dial_tls};
+use kuroshio_service::{Security, ServiceError, dial_tls};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -28,6 +31,13 @@ use crate::error::ClientError;
 const QUEUE: usize = 64;
 /// Bytes that are gathered into one write.
 const GATHER_BYTES: usize = 64 * 1024;
+
+/// How long a service may leave bytes unacknowledged, or keep-alive probes, when there is another one to go to.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// Keep-alive probes of such a connection: how often (the kernel counts whole seconds).
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for a connection and its handshake when there is another service.
+const DIAL_LIMIT: Duration = Duration::from_millis(1500);
 
 type Answer = Result<response::Result, Broken>;
 
@@ -78,14 +88,14 @@ impl Waiting {
 }
 
 impl Connection {
-    /// Connects and presents the token.
-    pub fn open(ticket: &Ticket, security: &Security) -> Result<Self, ClientError> {
+    /// Connects to one service and presents the token. If there are `others`, one that is silent is left soon.
+    pub fn open(address: &str, security: &Security, others: bool) -> Result<Self, ClientError> {
         let Security::Pinned { pin, token } = security else {
             return Err(ClientError::Invalid(
                 "a grid is spoken to with a pin and a token".into(),
             ));
         };
-        let (pin, token, address) = (*pin, token.clone(), ticket.address().to_owned());
+        let (pin, token, address) = (*pin, token.clone(), address.to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -98,10 +108,20 @@ impl Connection {
             .name("grid".into())
             .spawn(move || {
                 runtime.block_on(async move {
-                    let stream = match dial_tls(&address, pin, ALPN_FRAMES).await {
+                    let dial = dial_tls(&address, pin, ALPN_FRAMES);
+                    let dialled = if others {
+                        let dialled = tokio::time::timeout(DIAL_LIMIT, dial).await;
+                        dialled.unwrap_or_else(|_| Err(late(&address)))
+                    } else {
+                        dial.await
+                    };
+                    let stream = match dialled {
                         Ok(stream) => stream,
                         Err(e) => return drop(opened.send(Err(e))),
                     };
+                    if others {
+                        impatient(stream.get_ref().0);
+                    }
                     let (from, to) = tokio::io::split(stream);
                     let _ = opened.send(Ok(()));
                     let why = speak(from, to, &token, requests, &shared).await;
@@ -140,6 +160,25 @@ impl Connection {
         }
         Waiting(waiting)
     }
+}
+
+fn late(address: &str) -> ServiceError {
+    ServiceError::Peer {
+        address: address.to_owned(),
+        what: "cannot connect",
+        source: io::ErrorKind::TimedOut.into(),
+    }
+}
+
+/// Ends a connection soon whose service does not answer the network any more. A system that cannot leaves it as
+/// it is: then it ends later.
+fn impatient(socket: &tokio::net::TcpStream) {
+    let socket = SockRef::from(socket);
+    let probes = TcpKeepalive::new()
+        .with_time(PROBE_EVERY)
+        .with_interval(PROBE_EVERY);
+    let _ = socket.set_tcp_keepalive(&probes);
+    let _ = socket.set_tcp_user_timeout(Some(SILENCE));
 }
 
 impl Drop for Connection {

@@ -9,6 +9,7 @@
 //! The digest (BLAKE3) of what was read here is compared with the node's before the commit, and the digest of
 //! what was received with the catalog's at the end of each fragment.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,22 +19,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kuroshio_proto::v1;
-use kuroshio_service::{Endpoint, HttpConn};
+use kuroshio_service::ServiceError;
 use serde::Deserialize;
 
 use crate::error::ClientError;
 use crate::grid::{Grid, RETRY_LIMIT};
+use crate::pool::{Dialled, Pool, dial};
 
 /// Content up to this size goes in one request, bytes.
 pub const SMALL_BYTES: usize = 1024 * 1024;
 /// Bytes of one request of larger content.
 pub const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Longest silence of a data service before another one is asked.
-const SILENCE: Duration = Duration::from_secs(5);
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a node to make a part durable.
 const FLUSH_LIMIT: Duration = Duration::from_secs(120);
-/// Nodes that are tried for one put.
+/// Times that one put is tried, each at another node or by another service.
 const NODES_TRIED: usize = 4;
+/// Pause before a commit is asked for again.
+const COMMIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Stops a transfer from another thread, and tells how far it is.
 #[derive(Clone, Default)]
@@ -142,6 +146,7 @@ impl Grid {
         cancel: &Cancel,
     ) -> Result<Sent, ClientError> {
         let mut avoid = Vec::new();
+        let mut tries = 0;
         loop {
             let grant = self.create(v1::CreateRequest {
                 path: path.to_vec(),
@@ -153,19 +158,27 @@ impl Grid {
             let Some(place) = grant.places.first() else {
                 return Err(ClientError::Protocol("a grant without a place".into()));
             };
-            match store(place, source, cancel) {
-                Ok(stored) => return self.publish(path, &grant, place, stored, options),
+            let published = match store(&self.nodes, place, source, cancel) {
+                Ok(stored) => self.publish(path, &grant, place, stored, options),
                 Err(e) => {
                     let _ = self.abandon(grant.inode, grant.generation, &place.token);
                     avoid.push(place.node.clone());
-                    let again = matches!(e, ClientError::Service(_)) && avoid.len() < NODES_TRIED;
-                    if !again || source.rewind().is_err() {
-                        return Err(e);
-                    }
-                    // The content begins anew at another node.
-                    cancel.bytes.store(0, Ordering::Relaxed);
+                    Err(e)
                 }
+            };
+            tries += 1;
+            let again = match &published {
+                // The node failed: another one.
+                Err(ClientError::Service(_)) => true,
+                // The right to write a new file was another service's, which has gone: it is asked for anew.
+                Err(e) => e.code() == Some(v1::Code::Stale) && grant.new_file,
+                Ok(_) => false,
+            };
+            if !again || tries >= NODES_TRIED || source.rewind().is_err() {
+                return published;
             }
+            // The content begins anew.
+            cancel.bytes.store(0, Ordering::Relaxed);
         }
     }
 
@@ -204,24 +217,41 @@ impl Grid {
             token: place.token.clone(),
             mtime_ns: options.mtime_ns,
         };
-        let deadline = Instant::now() + RETRY_LIMIT;
-        let attr = loop {
-            match self.commit(commit.clone()) {
-                Ok(attr) => break attr,
-                // A draft is committed once: what is published says whether it was.
-                Err(ClientError::Lost(why)) => match self.stat(path, true) {
-                    Ok(attr) if attr.generation == grant.generation => break attr,
-                    _ if Instant::now() < deadline => {}
-                    _ => return Err(ClientError::Lost(why)),
-                },
-                Err(e) => return Err(e),
-            }
-        };
+        let attr = self.commit_once(path, grant.generation, &commit)?;
         Ok(Sent {
             attr,
             digest: stored.digest,
             node,
         })
+    }
+
+    /// Commits, through the loss of a service or of its database: whether a commit that was not answered took
+    /// place is asked of whoever answers next.
+    fn commit_once(
+        &self,
+        path: &[u8],
+        generation: u64,
+        commit: &v1::CommitRequest,
+    ) -> Result<v1::Attr, ClientError> {
+        let mut deadline = None;
+        loop {
+            let error = match self.commit(commit.clone()) {
+                Ok(attr) => return Ok(attr),
+                Err(e @ ClientError::Lost(_)) => e,
+                Err(e) if matches!(e.code(), Some(v1::Code::Unavailable | v1::Code::Busy)) => e,
+                Err(e) => return Err(e),
+            };
+            // A draft is committed once: what is published says whether it was.
+            if let Ok(attr) = self.stat(path, true)
+                && attr.generation == generation
+            {
+                return Ok(attr);
+            }
+            if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + RETRY_LIMIT) {
+                return Err(error);
+            }
+            std::thread::sleep(COMMIT_PAUSE);
+        }
     }
 
     /// Reads `path` whole into `sink`; what `sink` has got is right only when this returns without error.
@@ -287,17 +317,13 @@ struct Kept {
     mac: Vec<u8>,
 }
 
-fn dial(place: &v1::Place) -> Result<HttpConn, ClientError> {
-    let pin = place
-        .pin
-        .parse()
-        .map_err(|e| ClientError::Protocol(format!("node {}: {e}", place.node)))?;
-    let http = Endpoint::pinned(&place.address, pin, place.token.clone())?.dial(None, None)?;
-    Ok(http)
-}
-
 /// Sends all of `source` to a node.
-fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<Kept, ClientError> {
+fn store(
+    nodes: &Pool,
+    place: &v1::Place,
+    source: &mut impl Read,
+    cancel: &Cancel,
+) -> Result<Kept, ClientError> {
     let mut hasher = blake3::Hasher::new();
     let mut at = 0u64;
     let mut part = read_part(source, SMALL_BYTES)?;
@@ -309,7 +335,7 @@ fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<K
             mac: Vec::new(),
         });
     }
-    let mut http = dial(place)?;
+    let Dialled { mut http, mut kept } = nodes.dial(place)?;
     http.set_limit(FLUSH_LIMIT)?;
     loop {
         // One byte ahead tells whether this part is the last one.
@@ -320,7 +346,15 @@ fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<K
         };
         hasher.update(&part);
         let total = next.is_empty().then(|| at + part.len() as u64);
-        let stored: Stored = http.put_part(&place.path, "", at, &part, total)?;
+        let mut answer = http.put_part(&place.path, "", at, &part, total);
+        if kept && matches!(answer, Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. })) {
+            // It had ended while it was idle; a part that was taken nevertheless is taken again.
+            http = dial(place)?;
+            http.set_limit(FLUSH_LIMIT)?;
+            answer = http.put_part(&place.path, "", at, &part, total);
+        }
+        kept = false;
+        let stored: Stored = answer?;
         at += part.len() as u64;
         cancel.moved(part.len())?;
         if total.is_none() {
@@ -338,6 +372,7 @@ fn store(place: &v1::Place, source: &mut impl Read, cancel: &Cancel) -> Result<K
         }
         let mac = unhex(&stored.mac)
             .ok_or_else(|| ClientError::Protocol(format!("node {}: a broken receipt", place.node)))?;
+        nodes.keep(place, http);
         return Ok(Kept {
             size: at,
             digest,
@@ -490,14 +525,16 @@ impl<'a> Reading<'a> {
         sink: &mut dyn Write,
     ) -> Result<(), ClientError> {
         self.cancel.check()?;
-        let mut http = dial(place)?;
+        let Dialled { mut http, kept } = self.grid.nodes.dial(place)?;
         http.set_limit(SILENCE)?;
         if self.nodes.last() != Some(&place.node) {
             self.nodes.push(place.node.clone());
         }
         let mut local = None;
+        let taken = Cell::new(false);
         let (start, left) = (*at, fragment.size_bytes - *at);
-        let fetched = http.get_range(&place.path, start, left, &mut |piece| {
+        let mut take = |piece: &[u8]| {
+            taken.set(true);
             if let Err(e) = sink.write_all(piece) {
                 local = Some(ClientError::local("(destination)", e));
                 return Err(io::Error::other("stopped"));
@@ -512,10 +549,22 @@ impl<'a> Reading<'a> {
                 return Err(io::Error::other("stopped"));
             }
             Ok(())
-        });
+        };
+        let mut fetched = http.get_range(&place.path, start, left, &mut take);
+        let ended = matches!(fetched, Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. }));
+        // A kept connection that had ended while it was idle: nothing came of it.
+        if kept && ended && !taken.get() {
+            http = dial(place)?;
+            http.set_limit(SILENCE)?;
+            fetched = http.get_range(&place.path, start, left, &mut take);
+        }
         match local {
             Some(e) => Err(e),
-            None => Ok(fetched?),
+            None => {
+                fetched?;
+                self.grid.nodes.keep(place, http);
+                Ok(())
+            }
         }
     }
 }

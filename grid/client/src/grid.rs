@@ -1,16 +1,18 @@
 //! Operations in the namespace, each a request and its answer.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kuroshio_proto::v1::{self, request::Op, response::Result as Answer};
-use kuroshio_service::{Endpoint, Security, Ticket};
+use kuroshio_proto::v1::{self, Code, request::Op, response::Result as Answer};
+use kuroshio_service::{ServiceError, Ticket};
 
 use crate::connection::{Broken, Connection, Waiting};
 use crate::error::ClientError;
+use crate::pool::Pool;
+use crate::service::Services;
 
-/// How long a request that can be asked again is asked again after the connection was lost.
+/// How long a request that can be asked again is asked again once a connection was lost.
 pub const RETRY_LIMIT: Duration = Duration::from_secs(3);
 /// Wait before the first attempt to connect again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -18,8 +20,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// A grid as one user sees it.
 pub struct Grid {
     ticket: Ticket,
-    security: Security,
-    connection: Mutex<Arc<Connection>>,
+    services: Services,
+    /// Connections to nodes.
+    pub(crate) nodes: Pool,
 }
 
 /// A request on its way.
@@ -44,32 +47,29 @@ impl Pending {
 }
 
 impl Grid {
-    /// Connects with a ticket.
+    /// Connects with a ticket, to one of the services that it names.
     ///
     /// # Errors
-    /// The service cannot be reached, shows another key, or refuses the token.
+    /// No service can be reached, or it shows another key, or refuses the token.
     pub fn connect(ticket: &Ticket) -> Result<Self, ClientError> {
-        let security = Endpoint::from_ticket(ticket).security().clone();
-        let connection = Arc::new(Connection::open(ticket, &security)?);
         Ok(Self {
             ticket: ticket.clone(),
-            security,
-            connection: Mutex::new(connection),
+            services: Services::connect(ticket)?,
+            nodes: Pool::default(),
         })
     }
 
-    /// `HOST:PORT` of the metadata service.
-    pub fn address(&self) -> &str {
-        self.ticket.address()
+    /// `HOST:PORT` of the metadata service in use.
+    pub fn address(&self) -> String {
+        self.services.current()
     }
 
-    /// The connection, opened again if it has ended.
-    fn connection(&self) -> Result<Arc<Connection>, ClientError> {
-        let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.is_ended() {
-            *current = Arc::new(Connection::open(&self.ticket, &self.security)?);
-        }
-        Ok(current.clone())
+    /// The ticket, with all services that are known by now.
+    pub fn ticket(&self) -> Ticket {
+        let addresses = self.services.addresses();
+        let whole = Ticket::new(&addresses, self.ticket.pin(), self.ticket.token().to_owned());
+        // All of its parts were checked.
+        whole.unwrap_or_else(|_| self.ticket.clone())
     }
 
     /// Begins a request without waiting for its answer. Requests of one thread are begun by the service in
@@ -78,7 +78,7 @@ impl Grid {
     /// # Errors
     /// There is no connection and none can be had.
     pub fn submit(&self, op: Op) -> Result<Pending, ClientError> {
-        let connection = self.connection()?;
+        let connection = self.services.connection()?;
         Ok(Pending {
             waiting: connection.submit(op),
             _connection: connection,
@@ -86,24 +86,28 @@ impl Grid {
     }
 
     /// Asks and waits. A request that changes nothing, and any that was never sent, is asked again on a new
-    /// connection for at most [`RETRY_LIMIT`].
+    /// connection, at another service if there is one, for at most [`RETRY_LIMIT`] after the first was lost.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub fn call(&self, op: Op) -> Result<Answer, ClientError> {
-        let deadline = Instant::now() + RETRY_LIMIT;
+        let mut deadline = None;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.connection() {
+            let error = match self.services.connection() {
                 Ok(connection) => match connection.submit(op.clone()).wait() {
+                    Ok(Answer::Failure(failure)) if is_passing(&failure) && changes_nothing(&op) => {
+                        ClientError::Failed(failure)
+                    }
                     Ok(Answer::Failure(failure)) => return Err(ClientError::Failed(failure)),
                     Ok(answer) => return Ok(answer),
                     Err(Broken::Sent(why)) if !changes_nothing(&op) => return Err(ClientError::Lost(why)),
                     Err(Broken::Sent(why) | Broken::NotSent(why)) => ClientError::Lost(why),
                 },
-                Err(e @ ClientError::Service(kuroshio_service::ServiceError::Peer { .. })) => e,
+                Err(e @ ClientError::Service(ServiceError::Peer { .. })) => e,
                 Err(e) => return Err(e),
             };
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + RETRY_LIMIT);
             if Instant::now() + pause >= deadline {
                 return Err(error);
             }
@@ -112,7 +116,7 @@ impl Grid {
         }
     }
 
-    fn done(&self, op: Op) -> Result<(), ClientError> {
+    pub(crate) fn done(&self, op: Op) -> Result<(), ClientError> {
         match self.call(op)? {
             Answer::Done(_) => Ok(()),
             other => Err(unexpected(&other)),
@@ -299,7 +303,10 @@ impl Grid {
     /// See [`ClientError`].
     pub fn status(&self) -> Result<v1::StatusReply, ClientError> {
         match self.call(Op::Status(v1::StatusRequest {}))? {
-            Answer::Status(status) => Ok(status),
+            Answer::Status(status) => {
+                self.services.learn(&status.services);
+                Ok(status)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -359,7 +366,9 @@ impl Grid {
     pub fn issue_ticket(&self, wanted: v1::IssueTicketRequest) -> Result<Ticket, ClientError> {
         match self.call(Op::IssueTicket(wanted))? {
             Answer::Ticket(reply) => {
-                let ticket = Ticket::new(self.ticket.address(), self.ticket.pin(), reply.token);
+                self.services.learn(&reply.services);
+                let addresses = self.services.addresses();
+                let ticket = Ticket::new(&addresses, self.ticket.pin(), reply.token);
                 ticket.map_err(|e| ClientError::Protocol(e.to_string()))
             }
             other => Err(unexpected(&other)),
@@ -372,7 +381,10 @@ impl Grid {
     /// See [`ClientError`].
     pub fn join(&self, node: v1::JoinRequest) -> Result<v1::JoinReply, ClientError> {
         match self.call(Op::Join(node))? {
-            Answer::Join(reply) => Ok(reply),
+            Answer::Join(reply) => {
+                self.services.learn(&reply.services);
+                Ok(reply)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -487,10 +499,23 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::Create(_)
             | Op::Use(_)
             | Op::Inventory(_)
+            | Op::IssueTicket(_)
+            | Op::GetQuota(_)
+            | Op::SetQuota(_)
+            | Op::GetAcl(_)
+            | Op::SetAcl(_)
+            | Op::GetXattr(_)
+            | Op::ListXattr(_)
+            | Op::Check(_)
     )
 }
 
-fn unexpected(answer: &Answer) -> ClientError {
+/// Whether the same again may succeed: the service, or its database, is just going or coming.
+fn is_passing(failure: &v1::Failure) -> bool {
+    matches!(failure.code(), Code::Unavailable | Code::Busy)
+}
+
+pub(crate) fn unexpected(answer: &Answer) -> ClientError {
     let text = format!("{answer:?}");
     ClientError::Protocol(text.chars().take(80).collect())
 }

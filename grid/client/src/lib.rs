@@ -9,11 +9,16 @@
 //! All calls block; [`Grid::submit`] begins a request without waiting for its answer, so that many may be
 //! on their way. A [`Grid`] may be used from many threads.
 
+mod check;
 mod connection;
 mod content;
 mod error;
 mod grid;
+mod meta;
+mod pool;
+mod service;
 
+pub use check::CheckedReplica;
 pub use content::{Cancel, Once, PART_BYTES, PutOptions, Received, SMALL_BYTES, Sent};
 pub use error::ClientError;
 pub use grid::{Entries, Grid, Pending, RETRY_LIMIT, host_name};

@@ -75,6 +75,15 @@ impl Inner {
             Op::Heartbeat(r) => self.heartbeat(session, r).await,
             Op::OrderDone(r) => self.order_done(session, r).await,
             Op::Inventory(r) => self.inventory(session, r).await,
+            Op::GetQuota(r) => self.quota(session, r).await,
+            Op::SetQuota(r) => self.set_quota(session, r).await,
+            Op::GetAcl(r) => self.acl(session, r).await,
+            Op::SetAcl(r) => self.set_acl(session, r).await,
+            Op::GetXattr(r) => self.xattr(session, r).await,
+            Op::ListXattr(r) => self.xattrs(session, r).await,
+            Op::SetXattr(r) => self.set_xattr(session, r).await,
+            Op::RemoveXattr(r) => self.remove_xattr(session, r).await,
+            Op::Check(r) => self.check(session, &r).await,
         }
     }
 
@@ -251,6 +260,7 @@ impl Inner {
             user: session.who.caller.user.clone(),
             groups: session.who.caller.groups.clone(),
             catalog: self.catalog.describe(),
+            services: self.presence.services(),
         }))
     }
 
@@ -324,6 +334,7 @@ impl Inner {
         Ok(Answer::Ticket(v1::TicketReply {
             token,
             expires_unix_s: now_unix_s().saturating_add(valid_s),
+            services: self.presence.services(),
         }))
     }
 

@@ -11,6 +11,9 @@ const FILE: &str = "metad.toml";
 /// Largest configuration that is read, bytes.
 const MAX_CONFIG_BYTES: u64 = 64 * 1024;
 
+/// Least `down_after_ms` where several services may be, milliseconds.
+const SHARED_DOWN_MS: u64 = 2_000;
+
 /// When a silent node counts as what, and how much is repaired at once.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -19,7 +22,7 @@ pub struct Timing {
     pub down_after_ms: u64,
     /// A node that was down for so long is lost: its replicas are made anew elsewhere, seconds.
     pub lost_after_s: u64,
-    /// Replications at once, of the whole grid.
+    /// Replications at once, of this service.
     pub transfers: u32,
     /// How long a right to read or write content holds, seconds.
     pub grant_s: u64,
@@ -47,6 +50,10 @@ pub struct Config {
     /// The address that tickets name; none is where it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
+    /// The database of the catalog (`postgres://USER:PASSWORD@HOST/DATABASE`, or `host=/run/postgresql user=grid
+    /// dbname=grid`); none is an SQLite file in the service's folder. It may hold a password: the file is private.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
     /// Limits in time.
     #[serde(default)]
     pub timing: Timing,
@@ -66,6 +73,21 @@ impl Config {
                 "listen = \"{}\": name the address that others dial with advertise = \"HOST:PORT\"",
                 self.listen
             )));
+        }
+        if let Some(database) = &self.database {
+            // TOML's own quoting is kept simple: what a connection string never needs is refused.
+            if database.is_empty() || database.contains(['"', '\\', '\n', '\r', '\0']) {
+                return Err(ServiceError::Invalid(
+                    "database: postgres://USER:PASSWORD@HOST:PORT/NAME or `host=... user=... dbname=...` is valid".into(),
+                ));
+            }
+            if self.timing.down_after_ms < SHARED_DOWN_MS {
+                return Err(ServiceError::Invalid(format!(
+                    "timing.down_after_ms = {}: with a database at least {SHARED_DOWN_MS}, because services hear of each \
+                     other's nodes later",
+                    self.timing.down_after_ms
+                )));
+            }
         }
         let t = &self.timing;
         let bounds = [
@@ -124,16 +146,22 @@ impl Config {
             Some(address) => format!("advertise = \"{address}\""),
             None => "# advertise = \"host.example:7421\"".to_owned(),
         };
+        let database = match &self.database {
+            Some(database) => format!("database = \"{database}\""),
+            None => "# database = \"postgres://grid:PASSWORD@db.example/grid\"".to_owned(),
+        };
         let text = format!(
             "# Metadata service of a grid. Secrets (key, tickets) are in other files of this folder.\n\n\
              # Name of the grid, for people.\nname = \"{}\"\n\
              # Where it listens; port 0 is any free one at the first start and the same one afterwards.\n\
              listen = \"{}\"\n\
-             # The address that tickets name, if it is another one.\n{advertise}\n\n[timing]\n\
+             # The address that tickets name, if it is another one.\n{advertise}\n\
+             # The database of the catalog; without one it is a file in this folder, for this service alone.\n\
+             {database}\n\n[timing]\n\
              # A node that was not heard of for so long is down.\ndown_after_ms = {down_after_ms}\n\
              # A node that was down for so long is lost: its replicas are made anew on other nodes.\n\
              lost_after_s = {lost_after_s}\n\
-             # Replications at once, of the whole grid.\ntransfers = {transfers}\n\
+             # Replications at once, of this service.\ntransfers = {transfers}\n\
              # How long a right to read or write content holds.\ngrant_s = {grant_s}\n",
             self.name, self.listen
         );
@@ -150,6 +178,7 @@ mod tests {
             name: "g1".into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
+            database: None,
             timing: Timing::default(),
         }
     }
@@ -160,10 +189,12 @@ mod tests {
         let mut written = config();
         written.advertise = Some("[2001:db8::1]:7421".into());
         written.timing.lost_after_s = 3;
+        written.database = Some("postgres://grid:s3cret@db/grid".into());
         written.save(dir.path()).expect("saved");
         let read = Config::load(dir.path()).expect("read");
         assert_eq!(read.advertise, written.advertise);
         assert_eq!(read.timing.lost_after_s, 3);
+        assert_eq!(read.database, written.database);
     }
 
     #[test]
@@ -172,6 +203,12 @@ mod tests {
         assert!(Config::load(dir.path()).is_err());
         let mut bad = config();
         bad.name = "a/b".into();
+        assert!(bad.save(dir.path()).is_err());
+        let mut bad = config();
+        bad.database = Some("a\"\nlisten = \"".into());
+        assert!(bad.save(dir.path()).is_err());
+        let mut bad = config();
+        (bad.database, bad.timing.down_after_ms) = (Some("host=x".into()), 1000);
         assert!(bad.save(dir.path()).is_err());
         let mut bad = config();
         bad.timing.transfers = 0;

@@ -341,7 +341,8 @@ async fn follow(
             }
             () = tokio::time::sleep(RENEW_EVERY) => {}
         }
-        if !inner.registry.is_live(destination) {
+        // One that speaks to another service by now has forgotten this order.
+        if !inner.registry.is_here(destination) {
             inner.registry.cancel(number);
             return Outcome::Again(format!("node {destination} does not answer any more"));
         }

@@ -9,6 +9,10 @@
 //! What must survive is in the catalog. What is kept here and lost with the process: which nodes were heard
 //! of lately, the orders that nodes work at, the rights to read that connections hold. A restart takes
 //! running jobs over when their claims have ended.
+//!
+//! Several services may stand beside each other on one PostgreSQL catalog; they have the same keys (`init
+//! --beside`), so that a right that one gave is good at all. A node speaks to one of them, `presence` tells the
+//! others; jobs go to the service that the destination speaks to; `turn` says who does the upkeep of the whole.
 
 mod answer;
 mod auth;
@@ -17,12 +21,17 @@ mod content;
 mod convert;
 mod door;
 mod jobs;
+mod meta;
 mod node;
+mod presence;
 mod receipt;
 mod registry;
 mod rpc;
 mod server;
+mod start;
+mod turn;
 mod upkeep;
 
 pub use config::{Config, Timing};
 pub use server::{Metad, MetadError};
+pub use start::{beside, make_keys, open_catalog};

@@ -154,7 +154,7 @@ impl Inner {
                 capacity_bytes: k.node.capacity_bytes,
                 free_bytes: k.node.free_bytes,
                 load_milli: k.node.load_milli,
-                joined: seen.is_some() && k.live,
+                joined: k.live && seen.as_ref().is_some_and(|s| s.confirmed),
                 objects: seen.map_or(0, |s| s.objects),
                 heard_ms_ago: ago.map_or(u64::try_from(silent).unwrap_or_default(), |a| {
                     u64::try_from(a).unwrap_or(u64::MAX)
@@ -236,6 +236,7 @@ impl Inner {
             heartbeat: Timestamp::now(),
             since: Timestamp::now(),
         };
+        self.check_spool(&name, &r.spool).await?;
         self.ask(&service, cat::PutNode { node }).await?;
         let report = cat::NodeReport {
             node: name.clone(),
@@ -246,7 +247,9 @@ impl Inner {
         // A node that was down is up again from its first report on.
         let reports = vec![report.clone()];
         self.ask(&service, cat::Heartbeat { reports }).await?;
-        self.registry.join(report, r.host);
+        self.registry.join(report, r.host, r.spool);
+        // The other services leave its jobs to this one from now on.
+        self.record(true).await?;
         self.registry.wake();
         tracing::info!(node = name, peer = %session.peer, "node joined");
         Ok(Answer::Join(v1::JoinReply {
@@ -255,7 +258,29 @@ impl Inner {
             heartbeat_ms: HEARTBEAT_MS,
             receipt_key: self.master.node_key(&name),
             grant_s: self.config.timing.grant_s,
+            services: self.presence.services(),
         }))
+    }
+
+    /// A node that comes with another spool has lost its disk: what it had is lost, until it is found there
+    /// again.
+    async fn check_spool(&self, name: &str, spool: &str) -> Result<(), Failure> {
+        let known = self.ask(&self.service(), cat::ListPresence {}).await?;
+        let known = known
+            .into_iter()
+            .find(|p| p.kind == cat::PresenceKind::Node && p.name == name);
+        let is_another = known.is_some_and(|k| !k.spool.is_empty() && !spool.is_empty() && k.spool != spool);
+        if !is_another {
+            return Ok(());
+        }
+        tracing::warn!(node = name, "node has another spool: its replicas are lost");
+        let state = NodeState::Lost;
+        let set = cat::SetNodeState {
+            node: name.to_owned(),
+            state,
+        };
+        self.ask(&self.service(), set).await?;
+        self.reckon(name).await
     }
 
     /// A node lives; it is answered when there is something to do, or after [`HEARTBEAT_MS`].

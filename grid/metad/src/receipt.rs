@@ -9,13 +9,16 @@ use crate::server::MetadError;
 use kuroshio_service::private;
 use std::path::Path;
 
+/// Name of the secret's file.
+pub const FILE: &str = "receipts.key";
+
 /// The secret from which the nodes' keys are made.
 pub struct Master(hmac::Key);
 
 impl Master {
     /// Reads the secret in `dir`, or makes one there.
     pub fn open(dir: &Path) -> Result<Self, MetadError> {
-        let path = dir.join("receipts.key");
+        let path = dir.join(FILE);
         if let Some(bytes) = private::read(&path, 64)? {
             if bytes.len() == RECEIPT_KEY_BYTES {
                 return Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)));

@@ -1,11 +1,13 @@
 //! What is known of the nodes right now, and the orders they work at. All of it is lost with the process and
 //! found again: nodes present themselves anew, jobs are taken over, drafts are committed by their tokens.
+//!
+//! A node speaks to one service; the others know of it by [`crate::presence`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kuroshio_catalog::{Draft, NodeReport, ObjectId};
+use kuroshio_catalog::{Draft, NodeReport, ObjectId, Presence, PresenceKind};
 use kuroshio_proto::v1;
 use tokio::sync::{Notify, oneshot};
 
@@ -18,6 +20,7 @@ const MAX_QUEUE: usize = 4096;
 struct Live {
     heard: Instant,
     host: String,
+    spool: String,
     objects: u64,
     read_only: bool,
     report: NodeReport,
@@ -47,6 +50,17 @@ struct State {
     orders: HashMap<u64, Flight>,
     drafts: HashMap<(u64, u64), (Draft, Instant)>,
     next_order: u64,
+    /// Nodes that another service has recorded.
+    elsewhere: HashMap<String, Elsewhere>,
+}
+
+/// A node that speaks to another service.
+struct Elsewhere {
+    presence: Presence,
+    /// When its record was seen to change, or first seen.
+    changed: Instant,
+    /// Whether it was seen to change.
+    confirmed: bool,
 }
 
 /// What is known right now.
@@ -67,6 +81,8 @@ pub struct Seen {
     pub objects: u64,
     /// Whether it takes nothing new, by its own word.
     pub read_only: bool,
+    /// Whether it was really heard of, not only found in the records of an earlier life.
+    pub confirmed: bool,
 }
 
 impl Registry {
@@ -95,13 +111,14 @@ impl Registry {
     }
 
     /// A node presents itself; orders that an earlier life of it had are given up.
-    pub fn join(&self, report: NodeReport, host: String) {
+    pub fn join(&self, report: NodeReport, host: String, spool: String) {
         let mut state = self.state();
         let name = report.node.clone();
         state.orders.retain(|_, f| f.node != name);
         let live = Live {
             heard: Instant::now(),
             host,
+            spool,
             objects: 0,
             read_only: false,
             report,
@@ -150,30 +167,97 @@ impl Registry {
         }
     }
 
-    /// Whether a node is there. One that has not presented itself yet is, for a while after the start.
+    /// Whether a node is there, here or at another service. One that is not known yet is, for a while after the
+    /// start.
     pub fn is_live(&self, node: &str) -> bool {
-        match self.state().live.get(node) {
-            Some(live) => live.heard.elapsed() < self.down_after,
-            None => self.started.elapsed() < self.down_after,
-        }
+        let state = self.state();
+        let here = state.live.get(node).map(|l| l.heard);
+        let elsewhere = state.elsewhere.get(node).map(|e| e.changed);
+        let last = here.max(elsewhere).unwrap_or(self.started);
+        last.elapsed() < self.down_after
+    }
+
+    /// Whether a node speaks to this service.
+    pub fn is_here(&self, node: &str) -> bool {
+        let state = self.state();
+        let live = state.live.get(node);
+        live.is_some_and(|l| l.heard.elapsed() < self.down_after)
     }
 
     /// What is known of a node.
     pub fn seen(&self, node: &str) -> Option<Seen> {
-        self.state().live.get(node).map(|l| Seen {
-            ago: l.heard.elapsed(),
-            host: l.host.clone(),
-            objects: l.objects,
-            read_only: l.read_only,
-        })
+        let state = self.state();
+        let here = state.live.get(node);
+        let elsewhere = state.elsewhere.get(node);
+        // A node that has moved was heard there later.
+        match (here, elsewhere) {
+            (Some(l), other) if other.is_none_or(|e| e.changed <= l.heard) => Some(Seen {
+                ago: l.heard.elapsed(),
+                host: l.host.clone(),
+                objects: l.objects,
+                read_only: l.read_only,
+                confirmed: true,
+            }),
+            (_, Some(e)) => Some(Seen {
+                ago: e.changed.elapsed(),
+                host: e.presence.host.clone(),
+                objects: e.presence.objects,
+                read_only: e.presence.closed,
+                confirmed: e.confirmed,
+            }),
+            _ => None,
+        }
     }
 
-    /// What nodes have said since this was asked last.
-    pub fn reports(&self) -> Vec<NodeReport> {
+    /// Takes in what all services have recorded; what `me` has recorded is known already.
+    pub fn learn(&self, me: &str, records: Vec<Presence>) {
         let mut state = self.state();
-        let nodes = state.live.values_mut();
-        let fresh = nodes.filter_map(|l| std::mem::take(&mut l.fresh).then(|| l.report.clone()));
-        fresh.collect()
+        let now = Instant::now();
+        for presence in records {
+            if presence.kind != PresenceKind::Node || presence.via == me {
+                continue;
+            }
+            match state.elsewhere.get_mut(&presence.name) {
+                Some(known) if known.presence.beat == presence.beat => {}
+                Some(known) => {
+                    *known = Elsewhere {
+                        presence,
+                        changed: now,
+                        confirmed: true,
+                    };
+                }
+                None => {
+                    let name = presence.name.clone();
+                    // Not later than the start: a record of an earlier life gives no more time than that.
+                    let elsewhere = Elsewhere {
+                        presence,
+                        changed: self.started,
+                        confirmed: false,
+                    };
+                    state.elsewhere.insert(name, elsewhere);
+                }
+            }
+        }
+    }
+
+    /// What nodes have said since this was asked last: for the catalog, by this service's name.
+    pub fn reports(&self, me: &str) -> (Vec<NodeReport>, Vec<Presence>) {
+        let mut state = self.state();
+        let nodes = state.live.iter_mut();
+        let fresh = nodes.filter_map(|(name, l)| {
+            let presence = Presence {
+                kind: PresenceKind::Node,
+                name: name.clone(),
+                via: me.to_owned(),
+                beat: 0,
+                host: l.host.clone(),
+                spool: l.spool.clone(),
+                objects: l.objects,
+                closed: l.read_only,
+            };
+            std::mem::take(&mut l.fresh).then(|| (l.report.clone(), presence))
+        });
+        fresh.unzip()
     }
 
     /// Gives an order to a node; `None` if it is not there or has too many.
@@ -297,8 +381,8 @@ mod tests {
     fn orders_go_to_their_node_and_end_once() {
         let registry = Registry::new(Duration::from_secs(60));
         assert!(registry.order("n1", None, v1::Order::default()).is_none());
-        registry.join(report("n1"), String::new());
-        registry.join(report("n2"), String::new());
+        registry.join(report("n1"), String::new(), String::new());
+        registry.join(report("n2"), String::new(), String::new());
         let (number, mut ends) = registry
             .order("n1", Some(7), v1::Order::default())
             .expect("taken");
@@ -316,9 +400,38 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_another_service_lives_while_its_record_changes() {
+        let limit = Duration::from_millis(60);
+        let registry = Registry::new(limit);
+        let record = |beat, via: &str| Presence {
+            kind: PresenceKind::Node,
+            name: "n1".into(),
+            via: via.into(),
+            beat,
+            host: "h".into(),
+            spool: "s".into(),
+            objects: 3,
+            closed: false,
+        };
+        registry.learn("me", vec![record(7, "me")]);
+        assert!(registry.seen("n1").is_none(), "its own record tells nothing");
+        registry.learn("me", vec![record(7, "other")]);
+        assert!(registry.seen("n1").is_some_and(|s| !s.confirmed && s.objects == 3));
+        let began = Instant::now();
+        while registry.is_live("n1") {
+            registry.learn("me", vec![record(7, "other")]);
+            assert!(began.elapsed() < Duration::from_secs(60), "a record that stands still is no life");
+            std::thread::yield_now();
+        }
+        registry.learn("me", vec![record(8, "other")]);
+        assert!(registry.is_live("n1") && !registry.is_here("n1"));
+        assert!(registry.seen("n1").is_some_and(|s| s.confirmed));
+    }
+
+    #[test]
     fn a_cancelled_order_is_taken_back_or_called_off() {
         let registry = Registry::new(Duration::from_secs(60));
-        registry.join(report("n1"), String::new());
+        registry.join(report("n1"), String::new(), String::new());
         let (first, _ends) = registry.order("n1", None, v1::Order::default()).expect("taken");
         registry.cancel(first);
         let reply = registry.take_orders("n1");

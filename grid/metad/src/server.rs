@@ -1,7 +1,7 @@
 //! A running metadata service.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,8 +15,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
 use crate::convert;
+use crate::presence::Services;
 use crate::receipt::Master;
 use crate::registry::Registry;
+use crate::turn::Upkeep;
 use crate::{jobs, upkeep};
 
 /// Threads of the service; the catalog has its own.
@@ -58,8 +60,13 @@ pub struct Inner {
     pub master: Master,
     pub config: Config,
     pub registry: Registry,
-    /// Names this process as a worker of jobs.
+    /// The services beside this one.
+    pub presence: Services,
+    /// Whose turn the upkeep of the whole grid is.
+    pub upkeep: Upkeep,
+    /// Names this process as a worker of jobs, among all processes.
     pub worker: String,
+    dir: PathBuf,
     counter: AtomicU64,
 }
 
@@ -90,6 +97,13 @@ impl Inner {
                 "the catalog was shut down",
             ))
         })
+    }
+
+    /// Keeps the administrator's ticket with these addresses.
+    pub fn keep_admin_ticket(&self, services: &[String]) {
+        if let Err(e) = admin_ticket(&self.identity, &self.dir, &services.join("+")) {
+            tracing::warn!("the administrator's ticket cannot be kept: {e}");
+        }
     }
 
     /// This service as a caller.
@@ -181,7 +195,10 @@ impl Metad {
             objects,
             master: Master::open(dir)?,
             registry: Registry::new(Duration::from_millis(timing.down_after_ms)),
-            worker: format!("metad-{}-{}", std::process::id(), kuroshio_service::now_unix_s()),
+            worker: worker_name()?,
+            presence: Services::default(),
+            upkeep: Upkeep::default(),
+            dir: dir.to_owned(),
             counter: AtomicU64::new(1),
             identity,
             config,
@@ -207,6 +224,7 @@ impl Metad {
             None => address.to_string(),
         };
         inner.identity.keep_address(&advertised)?;
+        inner.presence.set_me(&advertised);
         admin_ticket(&inner.identity, dir, &advertised)?;
         runtime.spawn(upkeep::run(inner.clone(), stopped.clone()));
         runtime.spawn(jobs::run(inner.clone(), stopped));
@@ -267,10 +285,19 @@ fn listen_address(config: &Config, identity: &Identity) -> Result<SocketAddr, Me
     Ok(listen)
 }
 
-/// The administrator's ticket: kept in the folder, made anew when the address has changed.
-fn admin_ticket(identity: &Identity, dir: &Path, address: &str) -> Result<Ticket, MetadError> {
+/// A name that no other process has.
+fn worker_name() -> Result<String, MetadError> {
+    let mut chance = [0; 8];
+    let random = ring::rand::SystemRandom::new();
+    ring::rand::SecureRandom::fill(&random, &mut chance)
+        .map_err(|_| MetadError::Invalid("the system gives no random bytes".into()))?;
+    Ok(format!("metad-{:016x}", u64::from_be_bytes(chance)))
+}
+
+/// The administrator's ticket: kept in the folder, made anew when the addresses have changed.
+fn admin_ticket(identity: &Identity, dir: &Path, addresses: &str) -> Result<Ticket, MetadError> {
     if let Some(kept) = Metad::kept_admin_ticket(dir)?
-        && kept.address() == address
+        && kept.addresses() == addresses
         && kept.pin() == identity.pin()
         && identity.verifier().check(kept.token()).is_ok()
     {
@@ -278,7 +305,7 @@ fn admin_ticket(identity: &Identity, dir: &Path, address: &str) -> Result<Ticket
     }
     let groups = ["admin".to_owned()];
     let token = identity.issue_to("admin", &groups, &identity.name(), ADMIN_SCOPE, ADMIN_VALID_S)?;
-    let ticket = identity.ticket(address, token)?;
+    let ticket = identity.ticket(addresses, token)?;
     private::write(
         &dir.join(ADMIN_TICKET),
         format!("{}\n", ticket.to_line()).as_bytes(),

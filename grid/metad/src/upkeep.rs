@@ -1,5 +1,8 @@
 //! What goes on without being asked: heartbeats into the catalog, nodes that go and come back, repair up to
 //! the wanted number of replicas, removal, drain, forgotten drafts.
+//!
+//! Of several services each records and clears the nodes that speak to it; what concerns the whole grid (silent
+//! nodes, repair) is done by the one whose turn it is ([`crate::turn`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +17,6 @@ use crate::server::Inner;
 
 /// How often upkeep looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Turns between two records of heartbeats: a record is a durable write.
-const RECORD_TURNS: u64 = 4;
 /// Turns between two looks for dead contents.
 const REAP_TURNS: u64 = 2;
 /// How long this service's rights to read stand if it does not look again, milliseconds.
@@ -47,21 +48,21 @@ pub async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
 
 async fn look(inner: &Arc<Inner>, turn: u64) -> Result<(), v1::Failure> {
     let service = inner.service();
+    let leads = inner.leads().await?;
     let nodes = inner.nodes().await?;
     let returned = nodes.iter().any(|n| n.node.state == NodeState::Down && n.live);
-    if turn.is_multiple_of(RECORD_TURNS) || returned {
-        let reports = inner.registry.reports();
-        if !reports.is_empty() {
-            inner.ask(&service, cat::Heartbeat { reports }).await?;
+    inner.record(returned).await?;
+    if leads {
+        for node in &nodes {
+            watch_node(inner, node).await?;
         }
     }
-    for node in &nodes {
-        watch_node(inner, node).await?;
-    }
-    for node in nodes.iter().filter(|n| n.live) {
+    for node in nodes.iter().filter(|n| inner.registry.is_here(&n.node.name)) {
         clear(inner, node).await?;
     }
-    repair(inner, &nodes).await?;
+    if leads {
+        repair(inner, &nodes).await?;
+    }
     if turn.is_multiple_of(REAP_TURNS) {
         let reap = cat::Reap {
             limit: PAGE,
@@ -75,7 +76,7 @@ async fn look(inner: &Arc<Inner>, turn: u64) -> Result<(), v1::Failure> {
     {
         inner.ask(&service, cat::Release { handle: draft.handle }).await?;
     }
-    if turn.is_multiple_of(PRUNE_TURNS) {
+    if leads && turn.is_multiple_of(PRUNE_TURNS) {
         let prune = cat::PruneJobs {
             before: Timestamp(Timestamp::now().0.saturating_sub(KEEP_JOBS_NS)),
             limit: PAGE,

@@ -71,13 +71,21 @@ impl NodeConfig {
         Ok((config, ticket.trim().parse()?))
     }
 
+    /// Writes the ticket into `dir`, durably.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_ticket(dir: &Path, ticket: &Ticket) -> Result<(), ServiceError> {
+        private::write(&dir.join(TICKET), format!("{}\n", ticket.to_line()).as_bytes())
+    }
+
     /// Writes configuration and ticket into `dir`, durably.
     ///
     /// # Errors
     /// It is not valid, or cannot be written.
     pub fn save(&self, dir: &Path, ticket: &Ticket) -> Result<(), ServiceError> {
         self.check()?;
-        private::write(&dir.join(TICKET), format!("{}\n", ticket.to_line()).as_bytes())?;
+        Self::save_ticket(dir, ticket)?;
         let advertise = match &self.advertise {
             Some(address) => format!("advertise = \"{address}\""),
             None => "# advertise = \"host.example:7422\"".to_owned(),

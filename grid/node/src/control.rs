@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use kuroshio_proto::objects_audience;
 use kuroshio_service::{Ticket, Verifier};
 use kuroshio_store::{Mode, ObjectId, StoreError};
 
+use crate::config::NodeConfig;
 use crate::server::{Joined, Shared};
 use crate::{inventory, pull};
 
@@ -28,7 +30,10 @@ const PULLS: usize = 4;
 
 /// What this node says of itself.
 pub struct Me {
-    pub ticket: Ticket,
+    /// The node's folder.
+    pub dir: PathBuf,
+    /// What it was given, with the services that it was told of since.
+    pub ticket: Mutex<Ticket>,
     pub site: String,
     pub address: String,
     pub pin: String,
@@ -53,7 +58,8 @@ pub fn run(shared: &Arc<Shared>, me: &Me) {
 
 /// One life of the connection; `Ok` when it is to be opened again at once.
 fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
-    let grid = Arc::new(Grid::connect(&me.ticket)?);
+    let ticket = me.ticket.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let grid = Arc::new(Grid::connect(&ticket)?);
     let (capacity, free) = space(shared);
     let reply = grid.join(v1::JoinRequest {
         site: me.site.clone(),
@@ -62,6 +68,7 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         capacity_bytes: capacity,
         free_bytes: free,
         host: host_name(),
+        spool: shared.store.spool_id().iter().map(|b| format!("{b:02x}")).collect(),
     })?;
     let joined = Joined {
         verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),
@@ -69,7 +76,8 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
     };
     // Key and name of a grid never change; a second life of the service gives the same.
     let _ = shared.joined.set(joined);
-    tracing::info!(grid = me.ticket.address(), "joined");
+    tracing::info!(grid = grid.address(), "joined");
+    keep_ticket(me, &ticket, grid.ticket());
     let running = Running::default();
     thread::scope(|scope| {
         let (orders, waiting) = mpsc::channel::<v1::Order>();
@@ -91,6 +99,17 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         }
         ended
     })
+}
+
+/// Keeps the addresses of services that the grid has told, so that a restart finds them.
+fn keep_ticket(me: &Me, had: &Ticket, now: Ticket) {
+    if *had == now {
+        return;
+    }
+    if let Err(e) = NodeConfig::save_ticket(&me.dir, &now) {
+        tracing::warn!("the ticket cannot be kept: {e}");
+    }
+    *me.ticket.lock().unwrap_or_else(PoisonError::into_inner) = now;
 }
 
 fn lock(running: &Running) -> std::sync::MutexGuard<'_, HashMap<u64, Cancel>> {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Node {
         };
         let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
         identity.keep_address(&advertised)?;
-        let control = start_control(&shared, ticket, &config, &advertised, &identity)?;
+        let control = start_control(&shared, (dir, ticket), &config, &advertised, &identity)?;
         tracing::info!(%address, "node runs");
         Ok(Self {
             runtime: Some(runtime),
@@ -147,13 +147,14 @@ impl Drop for Node {
 
 fn start_control(
     shared: &Arc<Shared>,
-    ticket: Ticket,
+    (dir, ticket): (&Path, Ticket),
     config: &NodeConfig,
     advertised: &str,
     identity: &Identity,
 ) -> Result<JoinHandle<()>, NodeError> {
     let me = control::Me {
-        ticket,
+        dir: dir.to_owned(),
+        ticket: Mutex::new(ticket),
         site: config.site.clone(),
         address: advertised.to_owned(),
         pin: identity.pin().to_string(),

@@ -50,7 +50,7 @@ pub use pin::Pin;
 pub use plan::{LocalPlan, PlanKeeper};
 pub use server::{STOP_LIMIT_S, Security as ServeSecurity, ServeConfig, Service};
 pub use sessions::{CONTROL_LIMIT_S, JOIN_LIMIT_S, MAX_SESSIONS};
-pub use ticket::{MAX_TICKET_BYTES, Ticket, TicketError, check_address};
+pub use ticket::{MAX_ADDRESSES, MAX_TICKET_BYTES, Ticket, TicketError, check_address, check_addresses};
 pub use token::{
     Claims, DEFAULT_SCOPE, MAX_TOKEN_BYTES, Operation, TokenError, Verifier, check_scope, now_unix_s,
 };

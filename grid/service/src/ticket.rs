@@ -4,8 +4,9 @@
 //! kuroshio1,HOST:PORT,sha256//BASE64=,TOKEN
 //! ```
 //!
-//! `HOST` is a name, an IPv4 address, or an IPv6 address in brackets. It is a secret: it goes from
-//! standard output to standard input, never through argv.
+//! `HOST` is a name, an IPv4 address, or an IPv6 address in brackets. Services beside each other that share one
+//! key have their addresses joined by `+`: `HOST:PORT+HOST:PORT`, at most [`MAX_ADDRESSES`]. It is a secret: it
+//! goes from standard output to standard input, never through argv.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +16,8 @@ use crate::token::MAX_TOKEN_BYTES;
 
 /// Longest ticket that is read.
 pub const MAX_TICKET_BYTES: usize = 8192;
+/// Most addresses of one ticket.
+pub const MAX_ADDRESSES: usize = 16;
 /// Longest host name (RFC 1035).
 const MAX_HOST_BYTES: usize = 253;
 const MAGIC: &str = "kuroshio1";
@@ -26,18 +29,18 @@ const MAGIC: &str = "kuroshio1";
 )]
 pub struct TicketError(String);
 
-/// Address, pin and token of a service.
+/// Addresses, pin and token of a service.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
-    address: String,
+    addresses: String,
     pin: Pin,
     token: String,
 }
 
 impl Ticket {
-    /// A ticket from its parts; all are checked.
-    pub fn new(address: &str, pin: Pin, token: String) -> Result<Self, TicketError> {
-        check_address(address).map_err(TicketError)?;
+    /// A ticket from its parts; all are checked. `addresses` is one, or several joined by `+`.
+    pub fn new(addresses: &str, pin: Pin, token: String) -> Result<Self, TicketError> {
+        check_addresses(addresses).map_err(TicketError)?;
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TicketError(format!(
                 "its token is longer than {MAX_TOKEN_BYTES} bytes"
@@ -52,15 +55,20 @@ impl Ticket {
             ));
         }
         Ok(Self {
-            address: address.to_owned(),
+            addresses: addresses.to_owned(),
             pin,
             token,
         })
     }
 
-    /// `HOST:PORT`.
+    /// `HOST:PORT`, the first if there are several.
     pub fn address(&self) -> &str {
-        &self.address
+        self.addresses.split('+').next().unwrap_or_default()
+    }
+
+    /// All addresses, joined by `+`.
+    pub fn addresses(&self) -> &str {
+        &self.addresses
     }
 
     /// The service's key.
@@ -75,14 +83,14 @@ impl Ticket {
 
     /// The ticket as one line, secret included.
     pub fn to_line(&self) -> String {
-        format!("{MAGIC},{},{},{}", self.address, self.pin, self.token)
+        format!("{MAGIC},{},{},{}", self.addresses, self.pin, self.token)
     }
 }
 
 /// Never shows the token: a ticket may reach a log.
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ticket({}, {}, token hidden)", self.address, self.pin)
+        write!(f, "Ticket({}, {}, token hidden)", self.addresses, self.pin)
     }
 }
 
@@ -106,6 +114,24 @@ impl FromStr for Ticket {
         }
         Self::new(address, pin.parse().map_err(TicketError)?, (*token).to_owned())
     }
+}
+
+/// Checks one address, or several joined by `+`; none twice, at most [`MAX_ADDRESSES`].
+pub fn check_addresses(addresses: &str) -> Result<(), String> {
+    let all = addresses.split('+').collect::<Vec<_>>();
+    if all.len() > MAX_ADDRESSES {
+        return Err(format!(
+            "{} addresses; at most {MAX_ADDRESSES} are valid",
+            all.len()
+        ));
+    }
+    for (i, address) in all.iter().enumerate() {
+        check_address(address)?;
+        if all.iter().take(i).any(|earlier| earlier == address) {
+            return Err(format!("the address {address} stands there twice"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks `HOST:PORT`: a name, an IPv4 address or a bracketed IPv6 address, and a port of 1..=65535.
@@ -155,6 +181,9 @@ mod tests {
             (format!("kuroshio1,[::g]:1,{pin},a.b.c"), "not an IPv6"),
             ("kuroshio1,h:1,md5//x,a.b.c".to_owned(), "sha256//"),
             ("kuroshio1,h:1,sha256//AAAA,a.b.c".to_owned(), "3 bytes"),
+            (format!("kuroshio1,h:1+,{pin},a.b.c"), "no port"),
+            (format!("kuroshio1,h:1+g:2+h:1,{pin},a.b.c"), "twice"),
+            (format!("kuroshio1,h:1{},{pin},a.b.c", "+h:2".repeat(16)), "at most 16"),
             (format!("kuroshio1,h:1,{pin},abc"), "three base64url words"),
             (format!("kuroshio1,h:1,{pin},a..c"), "three base64url words"),
             (
@@ -166,6 +195,15 @@ mod tests {
             let error = line.parse::<Ticket>().expect_err(&line).to_string();
             assert!(error.contains(why), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn a_ticket_may_have_several_addresses() {
+        let line = format!("kuroshio1,h:1+[::1]:2+192.0.2.1:3,{},a.b.c", Pin::of_spki(b"k"));
+        let ticket: Ticket = line.parse().expect("good");
+        assert_eq!(ticket.address(), "h:1");
+        assert_eq!(ticket.addresses(), "h:1+[::1]:2+192.0.2.1:3");
+        assert_eq!(ticket.to_line(), line);
     }
 
     #[test]

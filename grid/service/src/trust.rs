@@ -126,7 +126,7 @@ impl TrustStore {
     fn save(&self) -> Result<(), ServiceError> {
         let service = self.tickets.iter().map(|(name, ticket)| {
             let entry = Entry {
-                address: ticket.address().to_owned(),
+                address: ticket.addresses().to_owned(),
                 pin: ticket.pin().to_string(),
                 token: ticket.token().to_owned(),
             };

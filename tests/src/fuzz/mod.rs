@@ -5,6 +5,7 @@
 //! body here, name it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs` and a `[[bin]]` in `fuzz/Cargo.toml`.
 
 mod chunk;
+mod grid;
 mod lane;
 mod meter;
 mod peer;
@@ -40,6 +41,8 @@ pub const TARGETS: &[Target] = &[
     ("lane_end", lane::end),
     ("rtp_video", video::rtp),
     ("y4m_header", video::y4m),
+    ("grid_frames", grid::frames),
+    ("grid_names", grid::names),
 ];
 
 /// Runs the target called `name`.

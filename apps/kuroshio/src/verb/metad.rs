@@ -3,12 +3,9 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
-use kuroshio_catalog::{Options, Sqlite};
-use kuroshio_metad::{Config, Metad, Timing};
-
-use kuroshio_service::Identity;
+use kuroshio_metad::{Config, Metad, Timing, beside, make_keys, open_catalog};
 
 use crate::error::Failure;
 use crate::verb::serve;
@@ -21,7 +18,10 @@ const INIT_EXAMPLE: &str = "\
 Example:
   kuroshio init --dir /srv/grid --listen 192.0.2.1:7421      makes /srv/grid/metad.toml, key and administrator's ticket
   kuroshio metad --dir /srv/grid                             starts it
-  kuroshio fs --grid /srv/grid ticket --node n1 > n1.ticket  a ticket with which another host joins";
+  kuroshio fs --grid /srv/grid ticket --node n1 > n1.ticket  a ticket with which another host joins
+Two services beside each other (both may run on hosts of their own: copy the first one's folder there):
+  kuroshio init --dir a --listen 192.0.2.1:7421 --database 'host=/run/postgresql user=grid dbname=grid'
+  kuroshio init --dir b --listen 192.0.2.2:7421 --beside a";
 
 const METAD_EXAMPLE: &str = "\
 Example:
@@ -43,6 +43,12 @@ pub struct InitArgs {
     /// The address that tickets name, if it is another one
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
+    /// Database of the catalog, without a password (that is written into metad.toml) [default: a file in the folder]
+    #[arg(long, value_name = "CONNECTION", conflicts_with = "beside")]
+    database: Option<String>,
+    /// Another service of the same grid: its folder, or a copy of it, with keys and configuration
+    #[arg(long, value_name = "DIR", conflicts_with = "name")]
+    beside: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -85,14 +91,12 @@ pub fn init(args: InitArgs) -> Result<ExitCode, Failure> {
             dir.display()
         )));
     }
-    let config = Config {
-        name: args.name.clone().unwrap_or_else(|| name_of(dir)),
-        listen: args.listen,
-        advertise: args.advertise.clone(),
-        timing: Timing::default(),
-    };
+    let config = config_of(&args)?;
     config.check()?;
-    let pin = Identity::open(dir)?.pin();
+    if let Some(other) = &args.beside {
+        beside(other, dir)?;
+    }
+    let pin = make_keys(dir)?.pin();
     let address = config
         .advertise
         .clone()
@@ -122,14 +126,54 @@ pub fn init(args: InitArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The configuration of a new service.
+fn config_of(args: &InitArgs) -> Result<Config, Failure> {
+    let (listen, advertise) = (args.listen, args.advertise.clone());
+    if let Some(other) = &args.beside {
+        let theirs = Config::load(other)?;
+        if theirs.database.is_none() {
+            return Err(Failure::usage(format!(
+                "{}: its catalog is a file, which one service has for itself; services beside each other need \
+                 `database = \"postgres://...\"`",
+                Config::path(other).display()
+            )));
+        }
+        return Ok(Config {
+            listen,
+            advertise,
+            ..theirs
+        });
+    }
+    if args.database.as_deref().is_some_and(has_password) {
+        return Err(Failure::usage(
+            "--database: a password in a command line is seen by everybody on this host; give it without one, and write it \
+             into metad.toml",
+        ));
+    }
+    Ok(Config {
+        name: args.name.clone().unwrap_or_else(|| name_of(&args.dir)),
+        listen,
+        advertise,
+        database: args.database.clone(),
+        timing: Timing::default(),
+    })
+}
+
+/// Whether a connection string holds a password, in either of its forms.
+fn has_password(connection: &str) -> bool {
+    let in_url = connection
+        .split_once("://")
+        .and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@'))
+        .is_some_and(|(user, _)| user.contains(':'));
+    in_url || connection.contains("password")
+}
+
 /// Runs `kuroshio metad`.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     serve::start_log();
     // Before anything is opened: what is wrong with the folder is said, nothing is made.
-    Config::load(&args.dir)?;
-    let failed = |e: kuroshio_catalog::CatalogError| Failure::failed(format!("catalog: {e}"));
-    let catalog = Sqlite::open(&args.dir.join("catalog"), Options::default()).map_err(failed)?;
-    let metad = Metad::start(&args.dir, Arc::new(catalog))?;
+    let config = Config::load(&args.dir)?;
+    let metad = Metad::start(&args.dir, open_catalog(&args.dir, &config)?)?;
     let (stop, stopped) = mpsc::channel::<()>();
     signal::on_stop(move || drop(stop))?;
     if args.json {
@@ -151,4 +195,27 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     tracing::info!("stopping");
     metad.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_password;
+
+    #[test]
+    fn passwords_are_seen() {
+        for with in [
+            "postgres://grid:secret@db/grid",
+            "postgresql://u:p@h:5432/d?x=y",
+            "host=db user=grid password=x dbname=g",
+        ] {
+            assert!(has_password(with), "{with}");
+        }
+        for without in [
+            "postgres://grid@db:5432/grid",
+            "postgres://db:5432/grid",
+            "host=/run/postgresql user=grid dbname=grid",
+        ] {
+            assert!(!has_password(without), "{without}");
+        }
+    }
 }

@@ -116,7 +116,7 @@ pub fn join(args: JoinArgs) -> Result<ExitCode, Failure> {
     config.save(dir, &ticket)?;
     if args.json {
         let line = serde_json::json!({
-            "node": grid.user, "grid": grid.name, "metad": ticket.address(), "dir": dir.display().to_string(),
+            "node": grid.user, "grid": grid.name, "metad": ticket.addresses(), "dir": dir.display().to_string(),
         });
         output::line(&line.to_string())?;
     } else {
@@ -124,7 +124,7 @@ pub fn join(args: JoinArgs) -> Result<ExitCode, Failure> {
             "node {} of grid {} at {}",
             grid.user,
             grid.name,
-            ticket.address()
+            ticket.addresses()
         ))?;
         output::line(&format!("start it: kuroshio stored --dir {}", dir.display()))?;
     }

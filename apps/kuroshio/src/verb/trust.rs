@@ -83,7 +83,7 @@ fn add(store: &mut TrustStore, name: &str, address: Option<&str>) -> Result<(), 
         ticket = Ticket::new(address, ticket.pin(), ticket.token().to_owned())
             .map_err(|e| Failure::usage(format!("--address: {e}")))?;
     }
-    let address = ticket.address().to_owned();
+    let address = ticket.addresses().to_owned();
     let earlier = store.add(name, ticket)?;
     let done = if earlier { "replaced" } else { "kept" };
     eprintln!("{done}: {name} is {address}; try `kuroshio cp FILE {name}:/`");
@@ -93,19 +93,19 @@ fn add(store: &mut TrustStore, name: &str, address: Option<&str>) -> Result<(), 
 fn list(store: &TrustStore, json: bool) -> Result<(), Failure> {
     if json {
         let services = store.iter().map(|(name, ticket)| {
-            serde_json::json!({"name": name, "address": ticket.address(), "pin": ticket.pin().to_string()})
+            serde_json::json!({"name": name, "address": ticket.addresses(), "pin": ticket.pin().to_string()})
         });
         return output::line(&serde_json::json!({"services": services.collect::<Vec<_>>()}).to_string());
     }
     for (name, ticket) in store.iter() {
-        output::line(&format!("{name}  {}  {}", ticket.address(), ticket.pin()))?;
+        output::line(&format!("{name}  {}  {}", ticket.addresses(), ticket.pin()))?;
     }
     Ok(())
 }
 
 fn show(ticket: &Ticket, curl: bool) -> Result<(), Failure> {
     if !curl {
-        output::line(&format!("address {}", ticket.address()))?;
+        output::line(&format!("address {}", ticket.addresses()))?;
         return output::line(&format!("pin     {}", ticket.pin()));
     }
     // The pin takes the place of the certificate chain, which is self-signed.

@@ -183,6 +183,7 @@ fn make_metad(dir: &Path, lost_after_s: u64) -> Result<(), Failure> {
         name: metad::name_of(dir),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         advertise: None,
+        database: None,
         timing: Timing {
             lost_after_s,
             ..Timing::default()
@@ -418,7 +419,7 @@ fn tell(
         };
         let mut names = (1..=nodes).map(node_name).chain(["metad".to_owned()]);
         let line = serde_json::json!({
-            "name": name, "dir": dir.display().to_string(), "address": ticket.address(),
+            "name": name, "dir": dir.display().to_string(), "address": ticket.addresses(),
             "pin": ticket.pin().to_string(), "nodes": (1..=nodes).map(node_name).collect::<Vec<_>>(),
             "processes": pids(&mut names), "note": note,
         });
@@ -427,7 +428,7 @@ fn tell(
     output::line(&format!(
         "grid {name} with {nodes} node{} at {}, pin {}",
         if nodes == 1 { "" } else { "s" },
-        ticket.address(),
+        ticket.addresses(),
         ticket.pin()
     ))?;
     if let Some(note) = note {

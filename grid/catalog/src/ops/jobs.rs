@@ -70,6 +70,14 @@ macro_rules! columns {
     };
 }
 
+/// Whether the service `?2` may claim a job: none other hears the destination, or nobody does any more.
+macro_rules! within_reach {
+    () => {
+        " AND (destination IS NULL OR NOT EXISTS (SELECT 1 FROM presence p, node n WHERE p.kind = 0 \
+         AND p.name = job.destination AND n.name = p.name AND p.via <> ?2 AND n.state NOT IN (1, 4)))"
+    };
+}
+
 fn job_of(r: &Row) -> R<Job> {
     let object = ObjectId {
         ino: Ino(r.num(2)?),
@@ -228,17 +236,21 @@ impl Tx<'_> {
             concat!(
                 "SELECT ",
                 columns!(),
-                " FROM job WHERE state = 1 AND claimed <= ?1 ORDER BY priority DESC, id LIMIT ?2 {skip}"
+                " FROM job WHERE state = 1 AND claimed <= ?3",
+                within_reach!(),
+                " ORDER BY priority DESC, id LIMIT ?1 {skip}"
             ),
-            p![self.now.0, op.limit],
+            p![op.limit, &op.worker, self.now.0],
         )?;
         let queued = self.q(
             concat!(
                 "SELECT ",
                 columns!(),
-                " FROM job WHERE state = 0 ORDER BY priority DESC, id LIMIT ?1 {skip}"
+                " FROM job WHERE state = 0",
+                within_reach!(),
+                " ORDER BY priority DESC, id LIMIT ?1 {skip}"
             ),
-            p![op.limit],
+            p![op.limit, &op.worker],
         )?;
         let mut jobs: Vec<Job> = ended.iter().chain(&queued).map(job_of).collect::<R<_>>()?;
         jobs.sort_by_key(|j| (std::cmp::Reverse(j.what.priority), j.id));

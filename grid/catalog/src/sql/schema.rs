@@ -6,7 +6,7 @@
 use super::{Conn, DbError, DbKind, p};
 
 /// Statements from version `i` to `i + 1`.
-pub(crate) const VERSIONS: &[&[&str]] = &[V1];
+pub(crate) const VERSIONS: &[&[&str]] = &[V1, PRESENCE];
 
 const V1: &[&str] = &[
     // Owners, groups and copy rules by number. Rows are never changed or removed, so they may be cached.
@@ -62,6 +62,16 @@ const V1: &[&str] = &[
     "INSERT INTO inode VALUES (1, 1, 493, 2, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 4, NULL, NULL, NULL)",
     "INSERT INTO usage (id, kind, files, bytes, up) VALUES (2, 0, 1, 0, 0), (3, 1, 1, 0, 0)",
     "INSERT INTO meta (name, value) VALUES ('ids', 16)",
+];
+
+/// Services beside each other: who hears which node, which services there are, whose turn a task is. `beat` counts
+/// the times that a row was written: whether something lives is seen by its change, never by a clock.
+const PRESENCE: &[&str] = &[
+    // Kind 0 node, 1 service (its name is its address). `via`: the service that hears it.
+    "CREATE TABLE presence (kind BIGINT NOT NULL, name TEXT NOT NULL, via TEXT NOT NULL, beat BIGINT NOT NULL,
+        host TEXT NOT NULL, spool TEXT NOT NULL, objects BIGINT NOT NULL, closed BIGINT NOT NULL,
+        PRIMARY KEY (kind, name)) {rowless}",
+    "CREATE TABLE turn (name TEXT PRIMARY KEY, holder TEXT NOT NULL, beat BIGINT NOT NULL)",
 ];
 
 /// Brings the database to the newest version; several processes may do it at once.

@@ -8,6 +8,7 @@ mod embedded;
 pub mod jobs;
 pub mod model;
 pub mod names;
+pub mod presence;
 pub mod quotas;
 pub mod renames;
 pub mod replicas;

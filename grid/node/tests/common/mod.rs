@@ -31,6 +31,7 @@ impl TestGrid {
             name: "test".into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
+            database: None,
             timing,
         };
         config.save(&dir.path().join("metad")).expect("configuration");

@@ -263,6 +263,11 @@ impl HttpConn {
         self.peer
     }
 
+    /// The next requests are made with another token: for a connection that is kept.
+    pub fn use_token(&mut self, token: &str) {
+        self.endpoint = self.endpoint.with_token(token);
+    }
+
     /// The TCP socket.
     pub fn socket(&self) -> &TcpStream {
         self.wire.get_ref().socket()

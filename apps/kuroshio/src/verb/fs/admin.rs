@@ -72,12 +72,15 @@ pub fn status(cx: &Context, _: StatusArgs) -> Result<ExitCode, Failure> {
         "name": s.name, "address": cx.grid.address(), "pin": s.pin, "catalog": s.catalog, "user": s.user,
         "groups": s.groups, "inodes": s.inodes, "bytes": s.bytes, "nodes_up": s.nodes_up, "nodes": s.nodes,
         "capacity_bytes": s.capacity_bytes, "free_bytes": s.free_bytes, "fragments_below_ncopy": s.below_copies,
-        "jobs_open": s.jobs_active, "orders": s.orders_active,
+        "jobs_open": s.jobs_active, "orders": s.orders_active, "services": s.services,
     });
     if cx.print_json(&value)? {
         return DONE;
     }
     output::line(&format!("grid      {} at {}", s.name, cx.grid.address()))?;
+    if s.services.len() > 1 {
+        output::line(&format!("services  {}", s.services.join(", ")))?;
+    }
     output::line(&format!("catalog   {}", s.catalog))?;
     output::line(&format!("you       {} ({})", s.user, s.groups.join(", ")))?;
     output::line(&format!("nodes     {} of {} up", s.nodes_up, s.nodes))?;
@@ -320,7 +323,7 @@ pub fn grids(args: GridArgs, json: bool) -> Result<ExitCode, Failure> {
     }
     let all = store
         .iter()
-        .map(|(name, t)| (name.to_owned(), t.address().to_owned(), t.pin()));
+        .map(|(name, t)| (name.to_owned(), t.addresses().to_owned(), t.pin()));
     let all = all.collect::<Vec<_>>();
     if json {
         let grids = all

@@ -1,9 +1,11 @@
 //! `kuroshio fs`: the namespace, the content and the replicas of a grid. Names after Gfarm's commands
 //! (`gfls`, `gfrep`, `gfwhere`, ...).
 
+mod acl;
 mod admin;
 mod content;
 mod files;
+mod meta;
 mod replicas;
 pub mod sizes;
 mod walk;
@@ -59,6 +61,16 @@ enum Action {
     Chmod(files::ChmodArgs),
     /// Change owner and group (gfchown)
     Chown(files::ChownArgs),
+    /// Show access control lists (gfgetfacl)
+    Getfacl(acl::GetArgs),
+    /// Change access control lists (gfsetfacl)
+    Setfacl(acl::SetArgs),
+    /// Extended attributes (gfxattr)
+    Xattr(meta::XattrArgs),
+    /// Show or set what a user, group or directory uses and may use (gfquota, gfedquota)
+    Quota(meta::QuotaArgs),
+    /// Look for what is wrong in the catalog and in replicas
+    Check(meta::CheckArgs),
     /// Find by name and kind
     Find(walk::FindArgs),
     /// Sum up sizes
@@ -119,6 +131,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Action::Ln(a) => files::ln(&cx, a),
         Action::Chmod(a) => files::chmod(&cx, a),
         Action::Chown(a) => files::chown(&cx, a),
+        Action::Getfacl(a) => acl::get(&cx, a),
+        Action::Setfacl(a) => acl::set(&cx, a),
+        Action::Xattr(a) => meta::xattr(&cx, a),
+        Action::Quota(a) => meta::quota(&cx, a),
+        Action::Check(a) => meta::check(&cx, a),
         Action::Find(a) => walk::find(&cx, a),
         Action::Du(a) => walk::du(&cx, a),
         Action::Put(a) => content::put(&cx, a),
