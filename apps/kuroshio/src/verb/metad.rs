@@ -90,6 +90,8 @@ pub fn init(args: InitArgs) -> Result<ExitCode, Failure> {
         listen: args.listen,
         advertise: args.advertise.clone(),
         timing: Timing::default(),
+        replication: kuroshio_metad::Replication::default(),
+        routes: Vec::new(),
     };
     config.check()?;
     let pin = Identity::open(dir)?.pin();
