@@ -224,6 +224,21 @@ impl Arbiter {
         self.regrant(number)
     }
 
+    /// The lease can now use at most `max` (frame level): its share is reckoned anew, and a renewal shows it.
+    ///
+    /// # Errors
+    /// [`PlanError::UnknownLease`].
+    pub fn set_max(&mut self, id: LeaseId, max: BitRate, now: PicoTime) -> Result<(), PlanError> {
+        self.tick(now);
+        let number = self.number(id)?;
+        let lease = self.leases.get_mut(&number).ok_or(PlanError::UnknownLease(id))?;
+        lease.max = max;
+        let route = lease.route;
+        self.share(route);
+        self.announce(route);
+        Ok(())
+    }
+
     /// The holder has stopped sending.
     ///
     /// # Errors

@@ -42,6 +42,27 @@ fn ready(capacity: u64) -> (Arbiter, RouteId, u64) {
 }
 
 #[test]
+fn what_a_lease_gives_up_goes_to_others_once_it_is_known() {
+    let (mut a, r, t) = ready(1_000_000);
+    let one = a.acquire(r, BitRate::MAX, ms(t)).expect("place");
+    let two = a.acquire(r, BitRate::MAX, ms(t)).expect("place");
+    assert_eq!(two.rate.bps(), FLOOR);
+    a.set_max(one.id, bps(100_000), ms(t)).expect("known");
+    let low = a.renew(one.id, one.serial, ms(t)).expect("renewed");
+    assert_eq!(low.rate, bps(100_000));
+    let waits = a.renew(two.id, two.serial, ms(t)).expect("renewed");
+    assert_eq!(waits.rate.bps(), FLOOR, "the old rate may be in use");
+    a.renew(one.id, low.serial, ms(t)).expect("it knows");
+    let has = a.renew(two.id, waits.serial, ms(t)).expect("renewed");
+    assert_eq!(has.rate.bps(), 990_000 - 100_000 - 6 * FLOOR);
+    a.release(one.id, ms(t)).expect("known");
+    assert_eq!(
+        a.set_max(one.id, bps(1), ms(t)),
+        Err(PlanError::UnknownLease(one.id))
+    );
+}
+
+#[test]
 fn a_lease_that_shrinks_counts_until_it_is_known() {
     let (mut a, r, t) = ready(1_000_000);
     let usable = 990_000;

@@ -10,12 +10,16 @@ use core::ops::Range;
 pub const MAX_JOBS: usize = 4096;
 /// Most items of all jobs.
 pub const MAX_ITEMS: usize = 16 << 20;
+/// Most transfers at once.
+pub const MAX_RUNNING: usize = 1024;
 /// Largest weight of a job.
 const MAX_WEIGHT: u32 = 1000;
 
 /// Limits of a [`Planner`](super::Planner). Rates are at frame level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannerConfig {
+    /// Transfers at once, of all jobs; at most [`MAX_RUNNING`].
+    pub max_running: usize,
     /// Transfers that read from one node at once, and as many that write to it.
     pub max_per_node: usize,
     /// The most that one stream carries (a window over the round trip, or one core); `None`: no limit.
@@ -31,9 +35,10 @@ pub struct PlannerConfig {
 }
 
 impl Default for PlannerConfig {
-    /// 4 per node, streams without limit and 8 at most, 1 Mbit/s, 5 attempts, 10 s.
+    /// As many at once as there may be, 4 per node, streams without limit and 8 at most, 1 Mbit/s, 5 attempts, 10 s.
     fn default() -> Self {
         Self {
+            max_running: MAX_RUNNING,
             max_per_node: 4,
             stream_max: None,
             max_streams: 8,

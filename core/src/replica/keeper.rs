@@ -10,7 +10,7 @@
 //!                        |                    ^                       |
 //!                        | copied(failed),    '-----------------------' removed(failed)
 //!                        v Cancel
-//!                      (none), again after `retry_after`
+//!                      (none), again after `retry_after`, doubled with each failure in a row
 //! ```
 //!
 //! - A copy *counts* when it is coming or valid on a node that is up or read-only, or that went down less than
@@ -42,6 +42,9 @@ use alloc::vec::Vec;
 /// Most fragments of one keeper (some 200 bytes each).
 pub const MAX_FRAGMENTS: usize = 16 << 20;
 
+/// The rest after a failure is doubled so often at most.
+const MAX_DOUBLINGS: u32 = 6;
+
 /// Times and limits of a [`Keeper`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeeperConfig {
@@ -53,7 +56,8 @@ pub struct KeeperConfig {
     pub max_copies: usize,
     /// Copies on their way to one node at once.
     pub max_copies_per_node: usize,
-    /// How long a fragment rests after an order of it failed.
+    /// How long a fragment rests after an order of it failed; twice as long after the next failure in a row, and
+    /// so on to 64 times.
     pub retry_after: PicoDuration,
     /// Difference of fill from which copies move for balance, in 1/1000; `None`: never.
     pub balance_permille: Option<u64>,
@@ -115,6 +119,8 @@ pub struct Copy {
     pub sources: Vec<NodeId>,
     /// Where to.
     pub to: NodeId,
+    /// The copy that goes when this one is there (balance, migration).
+    pub leaves: Option<NodeId>,
     /// Why.
     pub reason: Reason,
 }
@@ -150,6 +156,8 @@ pub(super) struct Held {
     /// Copies that are to leave their nodes (balance, migration) when others do for them.
     pub leave: BTreeSet<NodeId>,
     pub retry_at: PicoTime,
+    /// Orders that failed since the last one that did not.
+    pub failures: u32,
     /// Its key in the queue of fragments that lack copies.
     pub rank: Option<usize>,
 }
@@ -287,6 +295,7 @@ impl Keeper {
             copies: BTreeMap::new(),
             leave: BTreeSet::new(),
             retry_at: PicoTime::ZERO,
+            failures: 0,
             rank: None,
         });
         held.rule = fragment.rule.clone();
@@ -354,9 +363,15 @@ impl Keeper {
         };
         let size = held.size;
         if ok {
+            held.failures = 0;
             held.copies.insert(active.to, CopyState::Valid);
         } else {
-            held.retry_at = self.now + self.config.retry_after;
+            let rest = self
+                .config
+                .retry_after
+                .saturating_mul(1 << held.failures.min(MAX_DOUBLINGS));
+            held.failures = held.failures.saturating_add(1);
+            held.retry_at = self.now + rest;
             if let Some(from) = active.from {
                 held.leave.remove(&from);
             }
@@ -578,6 +593,7 @@ impl Keeper {
             size_bytes,
             sources,
             to,
+            leaves: from,
             reason,
         }));
         id

@@ -546,3 +546,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_fails_in_a_row_rests_longer_each_time() {
+    let list = [node(1, 1, 900), node(2, 1, 900)];
+    let mut k = keeper(config(), &list);
+    held(&mut k, 1, 1, CopyRule::Anywhere(2), &[1], 0);
+    let mut now = 0;
+    // 30 s, doubled with each failure, at most 64 times as long.
+    for (n, rest) in [30, 60, 120, 240, 480, 960, 1920, 1920].into_iter().enumerate() {
+        assert_eq!(
+            told(&mut k, now),
+            format!("copy#{n} 1: 1->2 Missing"),
+            "at {now} s"
+        );
+        k.copied(CopyId(n as u64), false, at(now));
+        assert_eq!(told(&mut k, now + rest - 1), "", "{n}");
+        now += rest;
+    }
+    assert_eq!(told(&mut k, now), "copy#8 1: 1->2 Missing");
+    k.copied(CopyId(8), true, at(now));
+    k.lost(fragment(1), NodeId(2), at(now));
+    assert_eq!(told(&mut k, now), "copy#9 1: 1->2 Missing");
+    k.copied(CopyId(9), false, at(now));
+    assert_eq!(
+        told(&mut k, now + 30),
+        "copy#10 1: 1->2 Missing",
+        "after a success it is short again"
+    );
+}

@@ -33,8 +33,8 @@ pub use choose::{
 };
 pub use fair::{Flow, ResourceId, fair_rates};
 pub use jobs::{
-    Change, DiskLimits, Ended, ItemId, JobId, JobItem, JobView, MAX_ITEMS, MAX_JOBS, PlannerConfig,
-    PlannerError, Transfer, TransferId,
+    Change, DiskLimits, Ended, ItemId, JobId, JobItem, JobView, MAX_ITEMS, MAX_JOBS, MAX_RUNNING,
+    PlannerConfig, PlannerError, Transfer, TransferId,
 };
 pub use keeper::{Action, Copy, CopyId, Fragment, Keeper, KeeperConfig, MAX_FRAGMENTS, Reason};
 pub use place::{Placement, Wish, place};

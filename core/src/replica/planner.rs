@@ -31,8 +31,8 @@
 
 use super::fair::{Flow, ResourceId, fair_rates};
 use super::jobs::{
-    Change, DiskLimits, Ended, ItemId, JobId, JobItem, JobView, MAX_ITEMS, MAX_JOBS, PlannerConfig,
-    PlannerError, Transfer, TransferId, check_weight,
+    Change, DiskLimits, Ended, ItemId, JobId, JobItem, JobView, MAX_ITEMS, MAX_JOBS, MAX_RUNNING,
+    PlannerConfig, PlannerError, Transfer, TransferId, check_weight,
 };
 use super::types::{NodeId, SiteId};
 use crate::plan::Route;
@@ -40,8 +40,6 @@ use crate::units::{BitRate, PicoTime};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-/// Most transfers at once.
-const MAX_RUNNING: usize = 1024;
 /// A job's weight is divided among its transfers in this many parts (the least number that 1 to 16 divide).
 const WEIGHT_PARTS: u64 = 720_720;
 /// Items of one destination that are tried when the sources of those before have no slot.
@@ -282,7 +280,7 @@ impl Planner {
     fn plan(&mut self) {
         let mut begun: Vec<TransferId> = Vec::new();
         let mut passed: BTreeSet<JobId> = BTreeSet::new();
-        while self.running.len() < MAX_RUNNING {
+        while self.running.len() < self.config.max_running.min(MAX_RUNNING) {
             let Some(job) = self.neediest(&passed) else { break };
             match self.startable(job) {
                 Some((item, source)) => begun.extend(self.begin(job, item, source)),

@@ -7,7 +7,7 @@ use core::fmt;
 /// Most nodes of one grid.
 pub const MAX_NODES: usize = 4096;
 /// Most copies of a fragment.
-pub const MAX_COPIES: u8 = 32;
+pub const MAX_COPIES: u8 = 64;
 /// Fill and load are compared in this many classes, so that nearly equal nodes are chosen in turns.
 const CLASSES: u64 = 16;
 

@@ -106,6 +106,51 @@ pub struct Received {
     pub failovers: u32,
 }
 
+/// What of a file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All fragments, one after the other (global view).
+    All,
+    /// One of them (section view).
+    Fragment(u32),
+}
+
+/// Takes content.
+pub trait Sink: Write {
+    /// Gives back all from byte `at` on; whether that is possible.
+    ///
+    /// # Errors
+    /// Of the file below.
+    fn take_back(&mut self, at: u64) -> io::Result<bool>;
+}
+
+impl Sink for File {
+    fn take_back(&mut self, at: u64) -> io::Result<bool> {
+        self.set_len(at)?;
+        self.seek(SeekFrom::Start(at))?;
+        Ok(true)
+    }
+}
+
+/// A sink that keeps what it has.
+struct Forward<'a>(&'a mut dyn Write);
+
+impl Write for Forward<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Sink for Forward<'_> {
+    fn take_back(&mut self, _: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
 /// A node's answer to a part.
 #[derive(Deserialize)]
 struct Stored {
@@ -154,6 +199,7 @@ impl Grid {
                 size_hint_bytes: size_hint,
                 near_host: options.near_host.clone(),
                 avoid: avoid.clone(),
+                ..v1::CreateRequest::default()
             })?;
             let Some(place) = grant.places.first() else {
                 return Err(ClientError::Protocol("a grant without a place".into()));
@@ -199,7 +245,7 @@ impl Grid {
             node: node.clone(),
             mac: stored.mac,
         };
-        let commit = v1::CommitRequest {
+        let attr = self.publish_all(v1::CommitRequest {
             path: path.to_vec(),
             inode: grant.inode,
             generation: grant.generation,
@@ -216,8 +262,9 @@ impl Grid {
             },
             token: place.token.clone(),
             mtime_ns: options.mtime_ns,
+            ..v1::CommitRequest::default()
         };
-        let attr = self.commit_once(path, grant.generation, &commit)?;
+        let attr = self.publish_all(commit)?;
         Ok(Sent {
             attr,
             digest: stored.digest,
@@ -227,12 +274,7 @@ impl Grid {
 
     /// Commits, through the loss of a service or of its database: whether a commit that was not answered took
     /// place is asked of whoever answers next.
-    fn commit_once(
-        &self,
-        path: &[u8],
-        generation: u64,
-        commit: &v1::CommitRequest,
-    ) -> Result<v1::Attr, ClientError> {
+    pub(crate) fn publish_all(&self, commit: v1::CommitRequest) -> Result<v1::Attr, ClientError> {
         let mut deadline = None;
         loop {
             let error = match self.commit(commit.clone()) {
@@ -242,8 +284,8 @@ impl Grid {
                 Err(e) => return Err(e),
             };
             // A draft is committed once: what is published says whether it was.
-            if let Ok(attr) = self.stat(path, true)
-                && attr.generation == generation
+            if let Ok(attr) = self.stat(&commit.path, true)
+                && attr.generation == commit.generation
             {
                 return Ok(attr);
             }
@@ -254,7 +296,8 @@ impl Grid {
         }
     }
 
-    /// Reads `path` whole into `sink`; what `sink` has got is right only when this returns without error.
+    /// Reads `path` whole into `sink`; what `sink` has got is right only when this returns without error. A replica that
+    /// turns out wrong at its end is reported; here that is the end, because `sink` cannot give back what it has.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -264,7 +307,57 @@ impl Grid {
         sink: &mut dyn Write,
         cancel: &Cancel,
     ) -> Result<Received, ClientError> {
-        let grant = self.open(path)?;
+        self.read_part_to(path, Part::All, sink, cancel)
+    }
+
+    /// As [`Self::read_to`], for a part.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn read_part_to(
+        &self,
+        path: &[u8],
+        part: Part,
+        sink: &mut dyn Write,
+        cancel: &Cancel,
+    ) -> Result<Received, ClientError> {
+        self.read_into(path, part, None, &mut Forward(sink), cancel)
+    }
+
+    /// Reads a part of `path` into `sink`, from `first` if that node has it. A replica that turns out wrong at its end is
+    /// reported, and another one read in its place if `sink` can give back what it has.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn read_into(
+        &self,
+        path: &[u8],
+        part: Part,
+        first: Option<&str>,
+        sink: &mut dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<Received, ClientError> {
+        let mut grant = self.open(path)?;
+        if let Some(first) = first {
+            for fragment in &mut grant.fragments {
+                fragment.places.sort_by_key(|p| p.node != first);
+            }
+        }
+        let whole = grant.fragments.len();
+        if let Part::Fragment(index) = part {
+            grant.fragments.retain(|f| f.index == index);
+            let Some(one) = grant.fragments.first() else {
+                self.close(&grant);
+                let path = String::from_utf8_lossy(path).into_owned();
+                return Err(ClientError::Invalid(format!(
+                    "{path}: no fragment {index}; it has {whole}, from 0"
+                )));
+            };
+            let size = one.size_bytes;
+            if let Some(attr) = &mut grant.attr {
+                attr.size_bytes = size;
+            }
+        }
         let read = Reading::new(self, path, &grant, cancel).run(sink);
         self.close(&grant);
         read
@@ -275,6 +368,21 @@ impl Grid {
     /// # Errors
     /// See [`ClientError`].
     pub fn get(&self, path: &[u8], to: &Path, cancel: &Cancel) -> Result<Received, ClientError> {
+        self.get_part(path, Part::All, None, to, cancel)
+    }
+
+    /// As [`Self::get`], for a part, and from `first` if that node has it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn get_part(
+        &self,
+        path: &[u8],
+        part: Part,
+        first: Option<&str>,
+        to: &Path,
+        cancel: &Cancel,
+    ) -> Result<Received, ClientError> {
         let aside = aside(to);
         let made = std::fs::OpenOptions::new()
             .write(true)
@@ -283,10 +391,12 @@ impl Grid {
             .mode(0o600)
             .open(&aside);
         let mut file = made.map_err(|e| ClientError::local(&aside, e))?;
-        let result = self.read_to(path, &mut file, cancel).and_then(|received| {
-            finish(&file, &aside, to, received.attr.mode).map_err(|e| ClientError::local(to, e))?;
-            Ok(received)
-        });
+        let result = self
+            .read_into(path, part, first, &mut file, cancel)
+            .and_then(|received| {
+                finish(&file, &aside, to, received.attr.mode).map_err(|e| ClientError::local(to, e))?;
+                Ok(received)
+            });
         if result.is_err() {
             let _ = std::fs::remove_file(&aside);
         }
@@ -311,14 +421,14 @@ fn finish(file: &File, aside: &Path, to: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// What a node has kept.
-struct Kept {
-    size: u64,
-    digest: [u8; 32],
-    mac: Vec<u8>,
+pub(crate) struct Kept {
+    pub size: u64,
+    pub digest: [u8; 32],
+    pub mac: Vec<u8>,
 }
 
 /// Sends all of `source` to a node.
-fn store(
+pub(crate) fn store(
     nodes: &Pool,
     place: &v1::Place,
     source: &mut impl Read,
@@ -430,10 +540,10 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn run(mut self, sink: &mut dyn Write) -> Result<Received, ClientError> {
+    fn run(mut self, sink: &mut dyn Sink) -> Result<Received, ClientError> {
         let mut bytes = 0;
         for fragment in &self.grant.fragments {
-            self.fragment(fragment, sink)?;
+            self.fragment(fragment, bytes, sink)?;
             bytes += fragment.size_bytes;
         }
         if bytes != self.grant.attr.as_ref().map_or(0, |a| a.size_bytes) {
@@ -448,8 +558,63 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Reads one fragment from its replicas in turn; when all have failed, asks once where it is now.
-    fn fragment(&mut self, fragment: &v1::Fragment, sink: &mut dyn Write) -> Result<(), ClientError> {
+    /// Reads one fragment, which begins at byte `offset` of the sink, until a replica's content is right.
+    fn fragment(
+        &mut self,
+        fragment: &v1::Fragment,
+        offset: u64,
+        sink: &mut dyn Sink,
+    ) -> Result<(), ClientError> {
+        let mut wrong: Vec<String> = Vec::new();
+        let mut first: Option<ClientError> = None;
+        loop {
+            let before = self.whole.clone();
+            let mut used = Vec::new();
+            let digest = match self.one_reading(fragment, &wrong, &mut used, sink) {
+                Ok(digest) => digest,
+                Err(ClientError::NoReplica(why)) => return Err(first.unwrap_or(ClientError::NoReplica(why))),
+                Err(e) => return Err(e),
+            };
+            if digest.as_bytes().as_slice() == fragment.digest {
+                self.last = *digest.as_bytes();
+                return Ok(());
+            }
+            for node in &used {
+                // Who is reported looks for itself; that this got there does not matter to the reader.
+                let _ = self.grid.report(self.path, fragment.index, node);
+            }
+            let error = ClientError::Digest(format!(
+                "{}: the content from {} is not what the catalog knows (digest {digest}, known {})",
+                String::from_utf8_lossy(self.path),
+                used.join(", "),
+                hex(&fragment.digest)
+            ));
+            let again = !used.is_empty()
+                && sink
+                    .take_back(offset)
+                    .map_err(|e| ClientError::local("(destination)", e))?;
+            if !again {
+                return Err(error);
+            }
+            first.get_or_insert(error);
+            wrong.append(&mut used);
+            self.failovers += 1;
+            self.whole = before;
+            self.cancel
+                .bytes
+                .fetch_sub(fragment.size_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads a fragment from its replicas in turn, but not from those that gave something wrong; when all have failed, asks once
+    /// where it is now. Gives the digest of what came, and adds the nodes that gave it to `used`.
+    fn one_reading(
+        &mut self,
+        fragment: &v1::Fragment,
+        wrong: &[String],
+        used: &mut Vec<String>,
+        sink: &mut dyn Sink,
+    ) -> Result<blake3::Hash, ClientError> {
         let mut hasher = blake3::Hasher::new();
         let mut at = 0;
         let mut errors = Vec::new();
@@ -459,11 +624,16 @@ impl<'a> Reading<'a> {
                 None => fragment.places.clone(),
                 Some(grant) => places_of(grant, fragment),
             };
-            for place in places {
+            for place in places.into_iter().filter(|p| !wrong.contains(&p.node)) {
                 if at == fragment.size_bytes {
                     break;
                 }
-                match self.read_place(&place, fragment, &mut at, &mut hasher, sink) {
+                let before = at;
+                let read = self.read_place(&place, fragment, &mut at, &mut hasher, sink);
+                if at > before {
+                    used.push(place.node.clone());
+                }
+                match read {
                     Ok(()) => {}
                     Err(ClientError::Cancelled) => return Err(ClientError::Cancelled),
                     Err(e @ ClientError::Local { .. }) => return Err(e),
@@ -489,18 +659,7 @@ impl<'a> Reading<'a> {
         if let Some(grant) = fresh {
             self.grid.close(&grant);
         }
-        let digest = hasher.finalize();
-        self.last = *digest.as_bytes();
-        if digest.as_bytes().as_slice() != fragment.digest {
-            return Err(ClientError::Digest(format!(
-                "{}: the content from {} is not what the catalog knows (digest {}, known {})",
-                String::from_utf8_lossy(self.path),
-                self.nodes.join(", "),
-                digest,
-                hex(&fragment.digest)
-            )));
-        }
-        Ok(())
+        Ok(hasher.finalize())
     }
 
     fn unreadable(&self, fragment: &v1::Fragment, at: u64, errors: &[String]) -> ClientError {
@@ -522,7 +681,7 @@ impl<'a> Reading<'a> {
         fragment: &v1::Fragment,
         at: &mut u64,
         hasher: &mut blake3::Hasher,
-        sink: &mut dyn Write,
+        sink: &mut dyn Sink,
     ) -> Result<(), ClientError> {
         self.cancel.check()?;
         let Dialled { mut http, kept } = self.grid.nodes.dial(place)?;

@@ -253,6 +253,14 @@ impl Grid {
         self.attr(Op::Commit(written))
     }
 
+    /// Tells that a fragment of a draft is durable at a node.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn stage(&self, written: v1::StageRequest) -> Result<(), ClientError> {
+        self.done(Op::Stage(written))
+    }
+
     /// Gives new content up.
     ///
     /// # Errors
@@ -282,8 +290,12 @@ impl Grid {
         copies: u32,
         nodes: Vec<String>,
     ) -> Result<Vec<v1::Job>, ClientError> {
-        let path = path.to_vec();
-        self.job_list(Op::Replicate(v1::ReplicateRequest { path, copies, nodes }))
+        self.job_list(Op::Replicate(v1::ReplicateRequest {
+            path: path.to_vec(),
+            copies,
+            nodes,
+            ..v1::ReplicateRequest::default()
+        }))
     }
 
     /// Use of space by users or groups.
@@ -408,13 +420,52 @@ impl Grid {
         self.done(Op::OrderDone(done))
     }
 
-    /// Which of these objects the catalog does not know on this node; at most 1,000.
+    /// Compares a node's objects, at most 1,000, with what the catalog knows of it.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn inventory(&self, objects: Vec<v1::ObjectName>) -> Result<Vec<v1::ObjectName>, ClientError> {
-        match self.call(Op::Inventory(v1::InventoryRequest { objects }))? {
-            Answer::Inventory(reply) => Ok(reply.unknown),
+    pub fn inventory(&self, asked: v1::InventoryRequest) -> Result<v1::InventoryReply, ClientError> {
+        match self.call(Op::Inventory(asked))? {
+            Answer::Inventory(reply) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells which objects, at most 1,000, this node has lost or found damaged.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn damaged(&self, objects: Vec<v1::ObjectName>) -> Result<(), ClientError> {
+        self.done(Op::Damaged(v1::DamagedRequest { objects }))
+    }
+
+    /// Tells that a node's replica of a fragment gave something else than the catalog knows.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn report(&self, path: &[u8], fragment: u32, node: &str) -> Result<(), ClientError> {
+        let (path, node) = (path.to_vec(), node.to_owned());
+        self.done(Op::Report(v1::ReportRequest { path, fragment, node }))
+    }
+
+    /// Compares spools with the catalog, or tries the nodes' disks; see [`v1::SpoolsRequest`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn spools(&self, asked: v1::SpoolsRequest) -> Result<Vec<v1::NodeSpool>, ClientError> {
+        match self.call(Op::Spools(asked))? {
+            Answer::Spools(reply) => Ok(reply.nodes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Routes between sites, with what is given now.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn routes(&self) -> Result<Vec<v1::GridRoute>, ClientError> {
+        match self.call(Op::Routes(v1::RoutesRequest {}))? {
+            Answer::Routes(reply) => Ok(reply.routes),
             other => Err(unexpected(&other)),
         }
     }
@@ -507,6 +558,10 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::GetXattr(_)
             | Op::ListXattr(_)
             | Op::Check(_)
+            | Op::Damaged(_)
+            | Op::Report(_)
+            | Op::Spools(_)
+            | Op::Routes(_)
     )
 }
 

@@ -13,13 +13,15 @@ mod check;
 mod connection;
 mod content;
 mod error;
+mod fragments;
 mod grid;
 mod meta;
 mod pool;
 mod service;
 
 pub use check::CheckedReplica;
-pub use content::{Cancel, Once, PART_BYTES, PutOptions, Received, SMALL_BYTES, Sent};
+pub use content::{Cancel, Once, PART_BYTES, Part, PutOptions, Received, SMALL_BYTES, Sent, Sink};
 pub use error::ClientError;
+pub use fragments::{Draft, DraftPlace, cut};
 pub use grid::{Entries, Grid, Pending, RETRY_LIMIT, host_name};
 pub use kuroshio_proto::{code_name, v1};

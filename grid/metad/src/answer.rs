@@ -63,6 +63,8 @@ impl Inner {
             Op::CancelJob(r) => {
                 let id = cat::JobId(r.job);
                 let job = self.ask(&who.caller, cat::CancelJob { id }).await?;
+                // Here at once; another service that works at it notices.
+                self.traffic.cancel(r.job);
                 self.registry.wake();
                 Ok(Answer::Jobs(v1::JobsReply {
                     jobs: vec![self.named_job(job).await],
@@ -84,6 +86,11 @@ impl Inner {
             Op::SetXattr(r) => self.set_xattr(session, r).await,
             Op::RemoveXattr(r) => self.remove_xattr(session, r).await,
             Op::Check(r) => self.check(session, &r).await,
+            Op::Report(r) => self.report(session, r).await,
+            Op::Damaged(r) => self.damaged(session, r).await,
+            Op::Spools(r) => self.spools(session, r).await,
+            Op::Stage(r) => self.stage(session, r).await,
+            Op::Routes(_) => self.routes().await,
         }
     }
 
@@ -386,9 +393,11 @@ impl Inner {
     /// A job with its file's path, if it has one.
     pub async fn named_job(&self, job: cat::Job) -> v1::Job {
         let ino = job.what.object.ino;
-        let progress = self.registry.progress(job.id.0);
+        let progress = self.traffic.progress(self, job.id.0);
         let mut job = convert::job(job);
-        job.bytes_done = job.bytes_done.max(progress);
+        job.bytes_done = job.bytes_done.max(progress.bytes);
+        job.rate_bps = progress.rate_bps;
+        job.transfers = progress.transfers;
         job.path = self
             .ask(&self.service(), cat::PathOf { ino })
             .await

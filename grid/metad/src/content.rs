@@ -12,14 +12,18 @@ use kuroshio_service::Operation;
 
 use crate::convert;
 use crate::door::Session;
+use crate::place::View;
 use crate::server::Inner;
+use crate::stage::MAX_PUT_FRAGMENTS;
 
 /// Nodes that a right to write names.
 const PLACES: usize = 4;
 /// Generations that a right to read names one by one; beyond, it is for all contents of the file.
 const MAX_GENERATIONS: usize = 16;
 /// Priority of replicas that a person asked for.
-const ASKED_PRIORITY: i32 = 10;
+const ASKED_PRIORITY: u32 = 10;
+/// Highest priority that may be asked for.
+const MAX_PRIORITY: u32 = 100;
 
 type Answered = Result<Answer, Failure>;
 
@@ -28,6 +32,10 @@ impl Inner {
     pub async fn create(&self, session: &Session, r: v1::CreateRequest) -> Answered {
         let who = &session.who;
         self.may(who, Operation::Modify, &r.path).await?;
+        if r.fragments > MAX_PUT_FRAGMENTS {
+            let text = format!("{} fragments: at most {MAX_PUT_FRAGMENTS} are valid", r.fragments);
+            return Err(Failure::new(Code::Invalid, text));
+        }
         let place = Place::path(&r.path);
         let opened = self
             .try_ask(&who.caller, cat::OpenWrite { place: place.clone() })
@@ -48,18 +56,25 @@ impl Inner {
             Err(e) => return Err(convert::failure(&e)),
         };
         let (inode, generation) = (draft.ino.0, draft.generation.0);
-        let nodes = self.choose(r.size_hint_bytes, &r.near_host, &r.avoid).await;
-        let nodes = match nodes {
+        let each = r.size_hint_bytes.div_ceil(u64::from(r.fragments.max(1)));
+        let nodes = match self.choose(inode, each, &r.near_host, &r.avoid).await {
             Ok(nodes) => nodes,
             Err(e) => {
                 self.release(draft.handle).await;
                 return Err(e);
             }
         };
+        if r.join && !new_file {
+            let kept = self.join_draft(&who.caller.user, draft, r.fragments).await?;
+            return self.fragment_grant(who, (inode, kept, false), r.fragments, &nodes);
+        }
+        self.registry.keep_draft(draft);
+        if r.fragments > 1 {
+            return self.fragment_grant(who, (inode, generation, new_file), r.fragments, &nodes);
+        }
         let path = object_path(inode, generation, 0);
         let scope = format!("storage.modify:{path}");
         let token = self.grant(&who.caller.user, &scope)?;
-        self.registry.keep_draft(draft);
         let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
             node: n.name,
             address: n.address,
@@ -74,6 +89,7 @@ impl Inner {
             generation,
             new_file,
             places: places.collect(),
+            ..v1::WriteGrant::default()
         }))
     }
 
@@ -107,42 +123,8 @@ impl Inner {
         let who = &session.who;
         self.may(who, Operation::Modify, &r.path).await?;
         who.holds(self, &r.token, &object_path(r.inode, r.generation, 0))?;
-        let digest = convert::digest(&r.digest)?;
-        let mut nodes = Vec::new();
-        for receipt in &r.receipts {
-            let object = (r.inode, r.generation, 0);
-            if !self
-                .master
-                .check(&receipt.node, object, r.size_bytes, &r.digest, &receipt.mac)
-            {
-                return Err(Failure::new(
-                    Code::Invalid,
-                    format!(
-                        "the receipt is not one of node `{}` for this content",
-                        receipt.node.escape_debug()
-                    ),
-                ));
-            }
-            nodes.push(receipt.node.clone());
-        }
-        if nodes.is_empty() && r.size_bytes > 0 {
-            return Err(Failure::new(
-                Code::Invalid,
-                "no receipt of a node that has the content",
-            ));
-        }
-        let fragment = cat::NewFragment {
-            index: 0,
-            size: r.size_bytes,
-            digest,
-            nodes,
-        };
-        // Nothing is stored of an empty file.
-        let fragments = if r.size_bytes == 0 {
-            Vec::new()
-        } else {
-            vec![fragment]
-        };
+        let fragments = self.written(&r)?;
+        self.check_staged(&r).await?;
         let draft = self.registry.take_draft(r.inode, r.generation).unwrap_or(Draft {
             ino: Ino(r.inode),
             generation: Generation(r.generation),
@@ -240,8 +222,8 @@ impl Inner {
         }))
     }
 
-    /// Fragments with their places: readable ones only if there is a token; near and idle ones first, nodes
-    /// that are not up last.
+    /// Fragments with their places, in the order in which a reader on `near_host` takes them: readable ones only if there is
+    /// a token, nodes that are not up last.
     async fn places(
         &self,
         fragments: Vec<cat::Fragment>,
@@ -249,10 +231,14 @@ impl Inner {
         near_host: &str,
     ) -> Result<Vec<v1::Fragment>, Failure> {
         let nodes = self.nodes().await?;
+        let routes = self.ask(&self.service(), cat::ListRoutes {}).await?;
+        let mut view = View::new(&nodes);
         let mut out = Vec::with_capacity(fragments.len());
         for fragment in fragments {
             let object = fragment.object;
             let path = object_path(object.ino.0, object.generation.0, object.fragment);
+            let order = view.sources(&fragment, (None, near_host), &routes);
+            let rank = |name: &str| order.iter().position(|(k, _)| k.node.name == name);
             let mut places = Vec::new();
             for replica in fragment.replicas {
                 let Some(node) = nodes.iter().find(|n| n.node.name == replica.node) else {
@@ -261,7 +247,7 @@ impl Inner {
                 if !token.is_empty() && replica.state != cat::ReplicaState::Valid {
                     continue;
                 }
-                let rank = (!node.live, node.host != near_host, node.node.load_milli / 1000);
+                let rank = (!node.live, rank(&replica.node).unwrap_or(usize::MAX));
                 let place = v1::Place {
                     node: replica.node,
                     address: node.node.address.clone(),
@@ -297,18 +283,44 @@ impl Inner {
                 ),
             ));
         }
+        if r.priority > MAX_PRIORITY {
+            let text = format!("priority {}: 1 to {MAX_PRIORITY} are valid", r.priority);
+            return Err(Failure::new(Code::Invalid, text));
+        }
+        let priority = if r.priority == 0 {
+            ASKED_PRIORITY
+        } else {
+            r.priority
+        };
         let place = Place::path(&r.path);
         let layout = self.ask(&who.caller, cat::Where { place }).await?;
         let nodes = self.nodes().await?;
+        if !r.leave.is_empty() && nodes.iter().all(|n| n.node.name != r.leave) {
+            let text = format!("no node is named `{}`", r.leave.escape_debug());
+            return Err(Failure::new(Code::NoNode, text));
+        }
+        let leaves = |f: &cat::Fragment| {
+            let mut replicas = f.replicas.iter();
+            replicas.any(|v| v.node == r.leave && v.state == cat::ReplicaState::Valid)
+        };
         let mut jobs = Vec::new();
         for fragment in &layout.fragments {
+            let moves = leaves(fragment);
+            if !r.leave.is_empty() && !moves {
+                continue;
+            }
             for destination in self.destinations(fragment, &nodes, &r)? {
                 jobs.push(cat::NewJob {
-                    kind: cat::JobKind::Replicate,
+                    kind: if moves {
+                        cat::JobKind::Migrate
+                    } else {
+                        cat::JobKind::Replicate
+                    },
                     object: fragment.object,
-                    source: None,
+                    source: moves.then(|| r.leave.clone()),
                     destination: Some(destination),
-                    priority: ASKED_PRIORITY,
+                    // The lowest has one share.
+                    priority: i32::try_from(priority).unwrap_or(i32::MAX) - 1,
                 });
             }
         }

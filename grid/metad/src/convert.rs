@@ -121,6 +121,8 @@ pub fn job(j: cat::Job) -> v1::Job {
         bytes_total: j.total_bytes,
         attempts: j.attempts,
         error: j.error.unwrap_or_default(),
+        rate_bps: 0,
+        transfers: 0,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Replication: jobs of the catalog become orders to nodes.
 //!
 //! ```text
-//!   claim ─> destination, row Writing ─> order ─> node pulls, verifies, flushes ─> row Valid ─> job Done
-//!                                          │ fails, node gone, cancelled
-//!                                          └─> row dropped ─> job Queued again (at most ATTEMPTS), Failed, Cancelled
+//!   claim ─> destination, row Writing ─> traffic ─> nodes pull, verify, flush ─> row Valid ─> job Done
+//!                                           │ fails, node gone, cancelled
+//!                                           └─> row dropped ─> job Queued again (at most ATTEMPTS), Failed, Cancelled
 //! ```
 
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{ErrorKind, JobKind, JobState, ReplicaState, Timestamp};
-use kuroshio_proto::{object_path, v1};
-use tokio::sync::{Semaphore, watch};
+use kuroshio_proto::v1;
+use tokio::sync::{Semaphore, oneshot, watch};
 
-use crate::convert;
-use crate::node::{Known, spread};
-use crate::registry::Ended;
+use crate::node::Known;
+use crate::place::View;
 use crate::server::Inner;
+use crate::traffic::{End, Wanted, weight_of};
+use crate::{convert, damage};
 
 /// How often jobs are looked for when nobody says that there are some.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -29,6 +30,9 @@ const CLAIM_MS: u64 = 10_000;
 const RENEW_EVERY: Duration = Duration::from_millis(500);
 /// Renewals between two records of progress: a record is a durable write.
 const RECORD_TURNS: u32 = 6;
+/// Jobs that are claimed for each transfer that may run: the traffic's plan chooses among them, so that a slow disk or
+/// a full route does not hold the others.
+const CLAIMS_PER_TRANSFER: usize = 4;
 /// Times that a job is tried.
 const ATTEMPTS: u32 = 5;
 /// Pause before a job is tried again, times the attempts.
@@ -46,7 +50,8 @@ enum Outcome {
 
 /// Works at jobs until `stop` says so.
 pub async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
-    let slots = Arc::new(Semaphore::new(inner.config.timing.transfers as usize));
+    let claims = CLAIMS_PER_TRANSFER * inner.config.timing.transfers as usize;
+    let slots = Arc::new(Semaphore::new(claims));
     let mut turn = 0u64;
     loop {
         tokio::select! {
@@ -181,8 +186,14 @@ async fn copy(inner: &Arc<Inner>, job: &cat::Job) -> Result<Outcome, v1::Failure
         Err(e) => return Err(convert::failure(&e)),
     };
     let nodes = inner.nodes().await?;
+    let routes = inner.ask(&service, cat::ListRoutes {}).await?;
     let wanted = job.what.destination.clone();
-    let destination = wanted.or_else(|| spread(&fragment, &nodes, None, 1).into_iter().next());
+    let destination = wanted.or_else(|| {
+        // An order goes to a node that speaks to this service.
+        let here = |k: &&Known| inner.registry.is_here(&k.node.name);
+        let here: Vec<Known> = nodes.iter().filter(here).cloned().collect();
+        View::new(&here).place(&fragment, 1).into_iter().next()
+    });
     let Some(destination) = destination else {
         return Ok(Outcome::Again("no node takes another replica now".into()));
     };
@@ -192,7 +203,7 @@ async fn copy(inner: &Arc<Inner>, job: &cat::Job) -> Result<Outcome, v1::Failure
         .find(|r| r.node == destination)
         .map(|r| r.state)
     {
-        Some(ReplicaState::Valid) => return Ok(Outcome::Done),
+        Some(ReplicaState::Valid) => return finish_move(inner, job).await,
         // An earlier attempt, by a service that has gone, or a lost row: the node is asked again.
         Some(ReplicaState::Writing | ReplicaState::Lost) => {}
         Some(ReplicaState::Stale | ReplicaState::Removing) => {
@@ -208,43 +219,44 @@ async fn copy(inner: &Arc<Inner>, job: &cat::Job) -> Result<Outcome, v1::Failure
             inner.ask(&service, add).await?;
         }
     }
-    let sources = sources(inner, &fragment, &nodes, &destination, job.what.source.as_deref())?;
-    if sources.is_empty() {
-        drop_row(inner, object, &destination).await;
-        return Ok(Outcome::Again("no replica can be read now".into()));
-    }
-    let order = pull_order(inner, &fragment, sources, &job.owner).await;
-    let Some((number, ended)) = inner.registry.order(&destination, Some(job.id.0), order) else {
-        drop_row(inner, object, &destination).await;
-        return Ok(Outcome::Again(format!("node {destination} is not there")));
+    let outcome = match wanted_of(inner, job, fragment.clone(), &destination, &nodes, &routes).await {
+        None => Outcome::Again("no replica can be read now".into()),
+        Some(wanted) => match inner.traffic.add(wanted, &nodes, &routes) {
+            Ok(ended) => follow(inner, job, ended).await,
+            Err(why) => Outcome::Again(why),
+        },
     };
-    let outcome = follow(inner, job, &destination, number, ended).await;
-    match &outcome {
-        Outcome::Done => {
-            let valid = cat::SetReplica {
-                object,
-                node: destination.clone(),
-                state: ReplicaState::Valid,
-                digest: Some(fragment.digest),
-            };
-            if let Err(e) = inner.try_ask(&service, valid).await {
-                // The content went while it was copied, or the row did.
-                return Ok(Outcome::Again(e.to_string()));
-            }
-            if job.what.kind == JobKind::Migrate
-                && let Some(source) = job.what.source.clone()
-            {
-                let op = cat::RemoveReplica {
-                    object,
-                    node: source,
-                    below: false,
-                };
-                inner.ask(&service, op).await?;
-            }
-        }
-        _ => drop_row(inner, object, &destination).await,
+    if !matches!(outcome, Outcome::Done) {
+        drop_row(inner, object, &destination).await;
+        return Ok(outcome);
     }
-    Ok(outcome)
+    let valid = cat::SetReplica {
+        object,
+        node: destination.clone(),
+        state: ReplicaState::Valid,
+        digest: Some(fragment.digest),
+    };
+    if let Err(e) = inner.try_ask(&service, valid).await {
+        // The content went while it was copied, or the row did.
+        return Ok(Outcome::Again(e.to_string()));
+    }
+    finish_move(inner, job).await
+}
+
+/// The new replica is there: of a migration the old one goes.
+async fn finish_move(inner: &Inner, job: &cat::Job) -> Result<Outcome, v1::Failure> {
+    if job.what.kind == JobKind::Migrate
+        && let Some(source) = job.what.source.clone()
+    {
+        let op = cat::RemoveReplica {
+            object: job.what.object,
+            node: source,
+            below: false,
+        };
+        inner.ask(&inner.service(), op).await?;
+        inner.registry.wake();
+    }
+    Ok(Outcome::Done)
 }
 
 /// A row that came to nothing goes. What the node has of it stays for the next attempt.
@@ -258,93 +270,57 @@ async fn drop_row(inner: &Inner, object: cat::ObjectId, node: &str) {
     }
 }
 
-/// Replicas to read from, best first, each with a token.
-fn sources(
+/// What is to be moved from where; `None` when no copy can be read.
+async fn wanted_of(
     inner: &Inner,
-    fragment: &cat::Fragment,
-    nodes: &[Known],
-    destination: &str,
-    only: Option<&str>,
-) -> Result<Vec<v1::Place>, v1::Failure> {
-    let object = fragment.object;
-    let path = object_path(object.ino.0, object.generation.0, object.fragment);
-    let token = inner.grant(destination, &format!("storage.read:{path}"))?;
-    let site = nodes
-        .iter()
-        .find(|n| n.node.name == destination)
-        .map(|n| n.node.site.clone());
-    let mut found = fragment
-        .replicas
-        .iter()
-        .filter(|r| r.state == ReplicaState::Valid && r.node != destination)
-        .filter(|r| only.is_none_or(|o| o == r.node))
-        .filter_map(|r| nodes.iter().find(|n| n.node.name == r.node && n.gives()))
-        .collect::<Vec<_>>();
-    if !found.is_empty() {
-        let turn = usize::try_from(inner.next()).unwrap_or_default() % found.len();
-        found.rotate_left(turn);
-    }
-    found.sort_by_key(|n| (Some(&n.node.site) != site.as_ref(), n.node.load_milli / 1000));
-    let places = found.into_iter().map(|n| v1::Place {
-        node: n.node.name.clone(),
-        address: n.node.address.clone(),
-        pin: n.node.pin.clone(),
-        path: path.clone(),
-        token: token.clone(),
-        up: true,
-        state: "valid".into(),
-    });
-    Ok(places.collect())
-}
-
-async fn pull_order(
-    inner: &Inner,
-    fragment: &cat::Fragment,
-    sources: Vec<v1::Place>,
-    owner: &str,
-) -> v1::Order {
-    let object = fragment.object;
-    let name = inner.ask(&inner.service(), cat::PathOf { ino: object.ino }).await;
-    v1::Order {
-        order: 0,
-        inode: object.ino.0,
-        generation: object.generation.0,
-        fragment: object.fragment,
-        what: Some(v1::order::What::Pull(v1::Pull {
-            size_bytes: fragment.size,
-            digest: fragment.digest.0.to_vec(),
-            sources,
-            rate_bps: 0,
-            name: String::from_utf8_lossy(&name.unwrap_or_default()).into_owned(),
-            owner: owner.to_owned(),
-        })),
-    }
-}
-
-/// Waits for an order's end, records progress, notices cancellation and a node that goes.
-async fn follow(
-    inner: &Arc<Inner>,
     job: &cat::Job,
+    fragment: cat::Fragment,
     destination: &str,
-    number: u64,
-    mut ended: Ended,
-) -> Outcome {
+    nodes: &[Known],
+    routes: &[cat::Route],
+) -> Option<Wanted> {
+    let reader = (Some(destination), "");
+    let found = View::new(nodes).sources(&fragment, reader, routes);
+    // The one that moves away may serve, as any other.
+    let best = found.iter().find(|(k, _)| k.node.name != destination)?.1;
+    let sources = found.iter().filter(|(k, _)| k.node.name != destination);
+    let sources = sources
+        .map(|(k, near)| (k.node.name.clone(), *near == best))
+        .collect();
+    let path = cat::PathOf {
+        ino: job.what.object.ino,
+    };
+    let name = inner.ask(&inner.service(), path).await.unwrap_or_default();
+    Some(Wanted {
+        job: job.id.0,
+        fragment,
+        destination: destination.to_owned(),
+        sources,
+        weight: weight_of(job.what.priority),
+        name: String::from_utf8_lossy(&name).into_owned(),
+        owner: job.owner.clone(),
+    })
+}
+
+/// Waits for the traffic's end, records progress, notices cancellation by another service.
+async fn follow(inner: &Arc<Inner>, job: &cat::Job, mut ended: oneshot::Receiver<End>) -> Outcome {
     let mut turn = 0u32;
     loop {
         tokio::select! {
-            done = &mut ended => {
-                return match done {
-                    Ok(done) if done.ok => Outcome::Done,
-                    Ok(done) => Outcome::Again(format!("node {destination}: {}", done.text)),
-                    Err(_) => Outcome::Again(format!("node {destination} has begun anew")),
+            end = &mut ended => {
+                return match end {
+                    Ok(End::Done) => Outcome::Done,
+                    Ok(End::Failed { why, suspects }) => {
+                        for node in suspects {
+                            damage::suspect(inner, &node, job.what.object).await;
+                        }
+                        Outcome::Again(why)
+                    }
+                    // Called off here.
+                    Err(_) => Outcome::Gone,
                 };
             }
             () = tokio::time::sleep(RENEW_EVERY) => {}
-        }
-        // One that speaks to another service by now has forgotten this order.
-        if !inner.registry.is_here(destination) {
-            inner.registry.cancel(number);
-            return Outcome::Again(format!("node {destination} does not answer any more"));
         }
         turn += 1;
         let is_ours = if turn.is_multiple_of(RECORD_TURNS) {
@@ -353,7 +329,7 @@ async fn follow(
             still_ours(inner, job).await
         };
         if !is_ours {
-            inner.registry.cancel(number);
+            inner.traffic.cancel(job.id.0);
             return Outcome::Gone;
         }
     }
@@ -363,7 +339,7 @@ async fn renew(inner: &Inner, job: &cat::Job) -> bool {
     let progress = cat::JobProgress {
         id: job.id,
         worker: inner.worker.clone(),
-        done_bytes: inner.registry.progress(job.id.0),
+        done_bytes: inner.traffic.progress(inner, job.id.0).bytes,
         claim_ms: CLAIM_MS,
     };
     match inner.try_ask(&inner.service(), progress).await {

@@ -4,23 +4,26 @@ use std::time::Duration;
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{NodeState, ReplicaState, Timestamp};
-use kuroshio_proto::MAX_LIST_ENTRIES;
+use kuroshio_core::replica::DiskLimits;
+use kuroshio_core::units::BitRate;
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_service::check_address;
 
 use crate::convert;
 use crate::door::Session;
+use crate::place::View;
 use crate::server::{DEFAULT_SITE, Inner};
 
 /// A heartbeat is answered after so long at the latest, milliseconds.
 pub const HEARTBEAT_MS: u64 = 1000;
 /// Bytes that stay free on a node beyond what is known of a new content.
-const MARGIN_BYTES: u64 = 16 * 1024 * 1024;
+pub const MARGIN_BYTES: u64 = 16 * 1024 * 1024;
 
 type Answered = Result<Answer, Failure>;
 
 /// A node of the catalog with what is known of it now.
+#[derive(Clone)]
 pub struct Known {
     /// As the catalog has it.
     pub node: cat::Node,
@@ -28,7 +31,10 @@ pub struct Known {
     pub live: bool,
     /// Its host's name.
     pub host: String,
-    read_only: bool,
+    /// Whether it takes nothing new, by its own word.
+    pub read_only: bool,
+    /// What its disk can do, by its own word.
+    pub disk: DiskLimits,
 }
 
 impl Known {
@@ -55,39 +61,36 @@ impl Inner {
             Known {
                 live: self.registry.is_live(&node.name),
                 host: seen.as_ref().map(|s| s.host.clone()).unwrap_or_default(),
-                read_only: seen.is_some_and(|s| s.read_only),
+                read_only: seen.as_ref().is_some_and(|s| s.read_only),
+                disk: seen.map(|s| s.disk).unwrap_or_default(),
                 node,
             }
         });
         Ok(known.collect())
     }
 
-    /// Nodes for new content: on the writer's host first, then in turn.
+    /// Nodes for new content: on the writer's host first, then as copies are placed.
     pub async fn choose(
         &self,
+        inode: u64,
         bytes: u64,
         near_host: &str,
         avoid: &[String],
     ) -> Result<Vec<cat::Node>, Failure> {
         let nodes = self.nodes().await?;
-        let total = nodes.len();
-        let mut fit = nodes
-            .into_iter()
-            .filter(|n| n.takes(bytes) && !avoid.contains(&n.node.name))
-            .collect::<Vec<_>>();
+        let mut fit = View::new(&nodes).takers(inode, bytes, avoid);
         if fit.is_empty() {
             return Err(Failure::new(
                 Code::NoNode,
                 format!(
-                    "none of the grid's {total} nodes takes {bytes} bytes now (up, not read-only, with {MARGIN_BYTES} \
-                     bytes to spare, and not tried before); see `kuroshio fs node ls`"
+                    "none of the grid's {} nodes takes {bytes} bytes now (up, not read-only, with {MARGIN_BYTES} bytes to \
+                     spare, and not tried before); see `kuroshio fs node ls`",
+                    nodes.len()
                 ),
             ));
         }
-        let turn = usize::try_from(self.next()).unwrap_or_default() % fit.len();
-        fit.rotate_left(turn);
         fit.sort_by_key(|n| n.host != near_host);
-        Ok(fit.into_iter().map(|n| n.node).collect())
+        Ok(fit.into_iter().map(|n| n.node.clone()).collect())
     }
 
     /// Where new replicas of a fragment go.
@@ -120,12 +123,15 @@ impl Inner {
             return Ok(missing.cloned().collect());
         }
         let have = count(fragment, ReplicaState::Valid) + count(fragment, ReplicaState::Writing);
-        let missing = (wanted.copies as usize).saturating_sub(have);
-        let chosen = spread(fragment, nodes, None, missing);
+        let missing = match wanted.leave.as_str() {
+            "" => (wanted.copies as usize).saturating_sub(have),
+            _ => 1,
+        };
+        let chosen = View::new(nodes).place(fragment, missing);
         if chosen.len() < missing {
             let text = format!(
-                "{} copies are asked for, but only {} more nodes take one now",
-                wanted.copies,
+                "{} more copies are asked for, but only {} nodes take one now",
+                missing,
                 chosen.len()
             );
             return Err(Failure::new(Code::NoNode, text));
@@ -247,7 +253,11 @@ impl Inner {
         // A node that was down is up again from its first report on.
         let reports = vec![report.clone()];
         self.ask(&service, cat::Heartbeat { reports }).await?;
-        self.registry.join(report, r.host, r.spool);
+        let disk = DiskLimits {
+            read: BitRate::new(r.disk_read_bps),
+            write: BitRate::new(r.disk_write_bps),
+        };
+        self.registry.join(report, r.host, r.spool, disk);
         // The other services leave its jobs to this one from now on.
         self.record(true).await?;
         self.registry.wake();
@@ -293,43 +303,16 @@ impl Inner {
             ));
         };
         let mut reply = self.registry.take_orders(name);
-        if reply.orders.is_empty() && reply.cancel.is_empty() {
+        let (paces, news) = self.traffic.paces(name, &r.orders);
+        reply.paces = paces;
+        if reply.orders.is_empty() && reply.cancel.is_empty() && !news {
             // Half of the time, so that nodes are heard of twice before they may count as down.
             let wait = Duration::from_millis(HEARTBEAT_MS);
             let _ = tokio::time::timeout(wait, notify.notified()).await;
             reply = self.registry.take_orders(name);
+            reply.paces = self.traffic.paces(name, &r.orders).0;
         }
         Ok(Answer::Heartbeat(reply))
-    }
-
-    /// Which objects of a node the catalog does not know there.
-    pub async fn inventory(&self, session: &Session, r: v1::InventoryRequest) -> Answered {
-        let name = session.who.node()?;
-        if r.objects.len() > MAX_LIST_ENTRIES as usize {
-            let text = format!(
-                "{} objects; at most {MAX_LIST_ENTRIES} are valid",
-                r.objects.len()
-            );
-            return Err(Failure::new(Code::Invalid, text));
-        }
-        let mut unknown = Vec::new();
-        for object in r.objects {
-            let id = cat::ObjectId {
-                ino: cat::Ino(object.inode),
-                generation: cat::Generation(object.generation),
-                fragment: object.fragment,
-            };
-            match self
-                .try_ask(&self.service(), cat::GetFragment { object: id })
-                .await
-            {
-                Ok(found) if found.replicas.iter().any(|r| r.node == name) => {}
-                Ok(_) => unknown.push(object),
-                Err(e) if e.kind() == cat::ErrorKind::NotFound => unknown.push(object),
-                Err(e) => return Err(convert::failure(&e)),
-            }
-        }
-        Ok(Answer::Inventory(v1::InventoryReply { unknown }))
     }
 
     /// A node tells how an order ended.
@@ -343,94 +326,4 @@ impl Inner {
 
 fn count(fragment: &cat::Fragment, state: ReplicaState) -> usize {
     fragment.replicas.iter().filter(|r| r.state == state).count()
-}
-
-/// Nodes for `missing` new replicas, at one site if it is named: sites with the fewest copies first, then
-/// nodes with the most free space; never one that has a row of the fragment already.
-pub fn spread(fragment: &cat::Fragment, nodes: &[Known], site: Option<&str>, missing: usize) -> Vec<String> {
-    let has = |name: &str| fragment.replicas.iter().any(|r| r.node == name);
-    let holds = |r: &&cat::Replica| matches!(r.state, ReplicaState::Valid | ReplicaState::Writing);
-    let mut sites = fragment
-        .replicas
-        .iter()
-        .filter(holds)
-        .filter_map(|r| nodes.iter().find(|n| n.node.name == r.node))
-        .map(|n| n.node.site.clone())
-        .collect::<Vec<_>>();
-    let mut chosen: Vec<String> = Vec::new();
-    while chosen.len() < missing {
-        let fit = nodes.iter().filter(|n| {
-            n.takes(fragment.size)
-                && !has(&n.node.name)
-                && !chosen.contains(&n.node.name)
-                && site.is_none_or(|s| s == n.node.site)
-        });
-        let best = fit.min_by_key(|n| {
-            let copies = sites.iter().filter(|s| **s == n.node.site).count();
-            (copies, u64::MAX - n.node.free_bytes, n.node.name.clone())
-        });
-        let Some(best) = best else {
-            break;
-        };
-        sites.push(best.node.site.clone());
-        chosen.push(best.node.name.clone());
-    }
-    chosen
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kuroshio_catalog::{Digest, Fragment, Generation, Ino, Node, ObjectId, Replica};
-
-    fn known(name: &str, site: &str, free: u64) -> Known {
-        Known {
-            node: Node {
-                name: name.into(),
-                site: site.into(),
-                address: String::new(),
-                pin: String::new(),
-                state: NodeState::Up,
-                capacity_bytes: u64::MAX,
-                free_bytes: free,
-                load_milli: 0,
-                heartbeat: Timestamp(0),
-                since: Timestamp(0),
-            },
-            live: true,
-            host: String::new(),
-            read_only: false,
-        }
-    }
-
-    #[test]
-    fn replicas_spread_over_sites_then_free_space() {
-        let gib = 1 << 30;
-        let fragment = Fragment {
-            object: ObjectId {
-                ino: Ino(2),
-                generation: Generation(1),
-                fragment: 0,
-            },
-            size: 100,
-            digest: Digest([0; 32]),
-            replicas: vec![Replica {
-                node: "a1".into(),
-                state: ReplicaState::Valid,
-            }],
-        };
-        let mut nodes = vec![
-            known("a1", "a", 9 * gib),
-            known("a2", "a", 8 * gib),
-            known("b1", "b", gib),
-            known("b2", "b", 2 * gib),
-            known("b3", "b", 0),
-        ];
-        assert_eq!(spread(&fragment, &nodes, None, 3), ["b2", "a2", "b1"]);
-        assert_eq!(spread(&fragment, &nodes, Some("a"), 3), ["a2"]);
-        if let Some(n) = nodes.get_mut(3) {
-            n.node.state = NodeState::Drain;
-        }
-        assert_eq!(spread(&fragment, &nodes, None, 1), ["b1"]);
-    }
 }

@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kuroshio_catalog::{Draft, NodeReport, ObjectId, Presence, PresenceKind};
+use kuroshio_core::replica::DiskLimits;
 use kuroshio_proto::v1;
 use tokio::sync::{Notify, oneshot};
 
 /// Drafts that are remembered; older ones are committed by their token alone.
 const MAX_DRAFTS: usize = 65_536;
+/// Several processes have so long to write a file together.
+const SHARED_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Orders that wait for one node.
 const MAX_QUEUE: usize = 4096;
 
@@ -24,6 +27,7 @@ struct Live {
     objects: u64,
     read_only: bool,
     report: NodeReport,
+    disk: DiskLimits,
     /// Heard since its report was taken.
     fresh: bool,
     queue: VecDeque<v1::Order>,
@@ -35,10 +39,18 @@ struct Live {
 struct Flight {
     node: String,
     object: ObjectId,
-    job: Option<u64>,
     bytes_done: u64,
     since: Instant,
     ended: Option<oneshot::Sender<v1::OrderDoneRequest>>,
+}
+
+/// A draft that several processes write together.
+struct SharedDraft {
+    generation: u64,
+    base: u64,
+    user: String,
+    count: u32,
+    since: Instant,
 }
 
 /// How an order ends.
@@ -49,6 +61,8 @@ struct State {
     live: HashMap<String, Live>,
     orders: HashMap<u64, Flight>,
     drafts: HashMap<(u64, u64), (Draft, Instant)>,
+    /// Drafts of several processes by inode.
+    shared: HashMap<u64, SharedDraft>,
     next_order: u64,
     /// Nodes that another service has recorded.
     elsewhere: HashMap<String, Elsewhere>,
@@ -83,6 +97,8 @@ pub struct Seen {
     pub read_only: bool,
     /// Whether it was really heard of, not only found in the records of an earlier life.
     pub confirmed: bool,
+    /// What its disk can do, by its own word.
+    pub disk: DiskLimits,
 }
 
 impl Registry {
@@ -111,7 +127,7 @@ impl Registry {
     }
 
     /// A node presents itself; orders that an earlier life of it had are given up.
-    pub fn join(&self, report: NodeReport, host: String, spool: String) {
+    pub fn join(&self, report: NodeReport, host: String, spool: String, disk: DiskLimits) {
         let mut state = self.state();
         let name = report.node.clone();
         state.orders.retain(|_, f| f.node != name);
@@ -122,6 +138,7 @@ impl Registry {
             objects: 0,
             read_only: false,
             report,
+            disk,
             fresh: true,
             queue: VecDeque::new(),
             cancel: Vec::new(),
@@ -164,6 +181,7 @@ impl Registry {
         v1::HeartbeatReply {
             orders: live.queue.drain(..).collect(),
             cancel: std::mem::take(&mut live.cancel),
+            paces: Vec::new(),
         }
     }
 
@@ -196,6 +214,7 @@ impl Registry {
                 host: l.host.clone(),
                 objects: l.objects,
                 read_only: l.read_only,
+                disk: l.disk,
                 confirmed: true,
             }),
             (_, Some(e)) => Some(Seen {
@@ -203,9 +222,18 @@ impl Registry {
                 host: e.presence.host.clone(),
                 objects: e.presence.objects,
                 read_only: e.presence.closed,
+                // Of its disk its own service knows.
+                disk: DiskLimits::default(),
                 confirmed: e.confirmed,
             }),
             _ => None,
+        }
+    }
+
+    /// A node's heartbeat is answered now: there is something to tell.
+    pub fn nudge(&self, node: &str) {
+        if let Some(live) = self.state().live.get(node) {
+            live.notify.notify_one();
         }
     }
 
@@ -261,7 +289,7 @@ impl Registry {
     }
 
     /// Gives an order to a node; `None` if it is not there or has too many.
-    pub fn order(&self, node: &str, job: Option<u64>, mut order: v1::Order) -> Option<(u64, Ended)> {
+    pub fn order(&self, node: &str, mut order: v1::Order) -> Option<(u64, Ended)> {
         let mut state = self.state();
         state.next_order += 1;
         let number = state.next_order;
@@ -277,7 +305,6 @@ impl Registry {
         let flight = Flight {
             node: node.to_owned(),
             object,
-            job,
             bytes_done: 0,
             since: Instant::now(),
             ended: Some(ended),
@@ -327,11 +354,9 @@ impl Registry {
         self.state().orders.len()
     }
 
-    /// Payload bytes that a job's order has moved.
-    pub fn progress(&self, job: u64) -> u64 {
-        let state = self.state();
-        let flights = state.orders.values().filter(|f| f.job == Some(job));
-        flights.map(|f| f.bytes_done).max().unwrap_or_default()
+    /// Payload bytes that an order has moved.
+    pub fn order_bytes(&self, number: u64) -> u64 {
+        self.state().orders.get(&number).map_or(0, |f| f.bytes_done)
     }
 
     /// Remembers a draft until its commit.
@@ -341,6 +366,38 @@ impl Registry {
             let key = (draft.ino.0, draft.generation.0);
             state.drafts.insert(key, (draft, Instant::now()));
         }
+    }
+
+    /// The draft that several processes write together: the one that is begun, if it is of the same content, user and
+    /// number of fragments; else this one. Its generation.
+    pub fn join_draft(&self, draft: Draft, user: &str, count: u32) -> Result<u64, String> {
+        let mut state = self.state();
+        state.shared.retain(|_, s| s.since.elapsed() < SHARED_LIMIT);
+        if let Some(s) = state.shared.get(&draft.ino.0)
+            && s.base == draft.base.0
+        {
+            if (s.user.as_str(), s.count) != (user, count) {
+                return Err(format!(
+                    "{} fragments of it are written by {} now",
+                    s.count, s.user
+                ));
+            }
+            return Ok(s.generation);
+        }
+        if state.shared.len() >= MAX_DRAFTS {
+            return Err("too many files are written by several processes now".into());
+        }
+        let shared = SharedDraft {
+            generation: draft.generation.0,
+            base: draft.base.0,
+            user: user.to_owned(),
+            count,
+            since: Instant::now(),
+        };
+        state.shared.insert(draft.ino.0, shared);
+        let key = (draft.ino.0, draft.generation.0);
+        state.drafts.insert(key, (draft, Instant::now()));
+        Ok(key.1)
     }
 
     /// The draft of a content, for its commit.
@@ -381,8 +438,8 @@ mod tests {
     fn orders_go_to_their_node_and_end_once() {
         let registry = Registry::new(Duration::from_secs(60));
         assert!(registry.order("n1", None, v1::Order::default()).is_none());
-        registry.join(report("n1"), String::new(), String::new());
-        registry.join(report("n2"), String::new(), String::new());
+        registry.join(report("n1"), String::new(), String::new(), DiskLimits::default());
+        registry.join(report("n2"), String::new(), String::new(), DiskLimits::default());
         let (number, mut ends) = registry
             .order("n1", Some(7), v1::Order::default())
             .expect("taken");
@@ -431,12 +488,12 @@ mod tests {
     #[test]
     fn a_cancelled_order_is_taken_back_or_called_off() {
         let registry = Registry::new(Duration::from_secs(60));
-        registry.join(report("n1"), String::new(), String::new());
+        registry.join(report("n1"), String::new(), String::new(), DiskLimits::default());
         let (first, _ends) = registry.order("n1", None, v1::Order::default()).expect("taken");
         registry.cancel(first);
         let reply = registry.take_orders("n1");
         assert!(reply.orders.is_empty() && reply.cancel.is_empty());
-        let (second, _ends) = registry.order("n1", None, v1::Order::default()).expect("taken");
+        let (second, _ends) = registry.order("n1", v1::Order::default()).expect("taken");
         assert_eq!(registry.take_orders("n1").orders.len(), 1);
         registry.cancel(second);
         assert_eq!(registry.take_orders("n1").cancel, [second]);

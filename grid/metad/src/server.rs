@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kuroshio_catalog::{Caller, Catalog, CatalogError, CatalogExt, Operation, PutSite, Site};
+use kuroshio_catalog::{
+    Caller, Catalog, CatalogError, CatalogExt, ListSites, Operation, PutRoute, PutSite, Site,
+};
 use kuroshio_proto::v1::{Code, Failure};
 use kuroshio_proto::{ALPN_FRAMES, ALPN_GRPC, objects_audience};
 use kuroshio_service::{Identity, ServiceError, Ticket, Verifier, door, private};
+use ring::rand::{SecureRandom, SystemRandom};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
@@ -19,6 +21,7 @@ use crate::presence::Services;
 use crate::receipt::Master;
 use crate::registry::Registry;
 use crate::turn::Upkeep;
+use crate::traffic::{self, Traffic};
 use crate::{jobs, upkeep};
 
 /// Threads of the service; the catalog has its own.
@@ -64,10 +67,11 @@ pub struct Inner {
     pub presence: Services,
     /// Whose turn the upkeep of the whole grid is.
     pub upkeep: Upkeep,
+    /// Transfers between nodes.
+    pub traffic: Traffic,
     /// Names this process as a worker of jobs, among all processes.
     pub worker: String,
     dir: PathBuf,
-    counter: AtomicU64,
 }
 
 impl Inner {
@@ -109,11 +113,6 @@ impl Inner {
     /// This service as a caller.
     pub fn service(&self) -> Caller {
         Caller::service("metad")
-    }
-
-    /// A number that rises with each call.
-    pub fn next(&self) -> u64 {
-        self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A right to objects, which nodes check.
@@ -195,11 +194,11 @@ impl Metad {
             objects,
             master: Master::open(dir)?,
             registry: Registry::new(Duration::from_millis(timing.down_after_ms)),
+            traffic: Traffic::new(&config, instance()),
             worker: worker_name()?,
             presence: Services::default(),
             upkeep: Upkeep::default(),
             dir: dir.to_owned(),
-            counter: AtomicU64::new(1),
             identity,
             config,
         });
@@ -208,6 +207,7 @@ impl Metad {
             note: String::new(),
         };
         inner.catalog.call(&Caller::admin(), PutSite { site })?;
+        put_routes(&inner)?;
         let (stop, stopped) = watch::channel(false);
         let address = {
             let _in_runtime = runtime.enter();
@@ -227,7 +227,8 @@ impl Metad {
         inner.presence.set_me(&advertised);
         admin_ticket(&inner.identity, dir, &advertised)?;
         runtime.spawn(upkeep::run(inner.clone(), stopped.clone()));
-        runtime.spawn(jobs::run(inner.clone(), stopped));
+        runtime.spawn(jobs::run(inner.clone(), stopped.clone()));
+        runtime.spawn(traffic::run(inner.clone(), stopped));
         tracing::info!(%address, catalog = inner.catalog.describe(), "metadata service runs");
         Ok(Self {
             runtime: Some(runtime),
@@ -270,6 +271,48 @@ impl Drop for Metad {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// The configured routes become rows of the catalog, and their sites too.
+fn put_routes(inner: &Inner) -> Result<(), MetadError> {
+    let admin = Caller::admin();
+    let mut known: Vec<String> = inner
+        .catalog
+        .call(&admin, ListSites {})?
+        .into_iter()
+        .map(|s| s.name)
+        .collect();
+    for route in &inner.config.routes {
+        for name in [&route.from, &route.to] {
+            if !known.contains(name) {
+                let (name, note) = (name.clone(), String::new());
+                known.push(name.clone());
+                inner.catalog.call(
+                    &admin,
+                    PutSite {
+                        site: Site { name, note },
+                    },
+                )?;
+            }
+        }
+        let put = PutRoute {
+            from: route.from.clone(),
+            to: route.to.clone(),
+            capacity_bps: route.capacity_bps().map_err(MetadError::Invalid)?,
+        };
+        inner.catalog.call(&admin, put)?;
+    }
+    Ok(())
+}
+
+/// A number that no other start has.
+fn instance() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random bytes the time of the start differs.
+    if SystemRandom::new().fill(&mut bytes).is_err() {
+        return kuroshio_service::now_unix_s();
+    }
+    u64::from_le_bytes(bytes)
 }
 
 /// The configured address, with the port that an earlier start has found.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kuroshio_catalog as cat;
-use kuroshio_catalog::{CopyRule, JobKind, JobState, NodeState, ReplicaState, Timestamp};
+use kuroshio_catalog::{NodeState, ReplicaState, Timestamp};
 use kuroshio_proto::v1;
 use tokio::sync::watch;
 
-use crate::node::{Known, spread};
+use crate::node::Known;
+use crate::repair::Repair;
 use crate::server::Inner;
 
 /// How often upkeep looks.
@@ -33,6 +34,7 @@ const PRUNE_TURNS: u64 = 1200;
 /// Looks until `stop` says so.
 pub async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
     let mut turn = 0u64;
+    let mut repair = Repair::new(&inner.config);
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -40,13 +42,13 @@ pub async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
             _ = stop.changed() => return,
         }
         turn += 1;
-        if let Err(e) = look(&inner, turn).await {
+        if let Err(e) = look(&inner, &mut repair, turn).await {
             tracing::warn!("upkeep: {e}");
         }
     }
 }
 
-async fn look(inner: &Arc<Inner>, turn: u64) -> Result<(), v1::Failure> {
+async fn look(inner: &Arc<Inner>, repair: &mut Repair, turn: u64) -> Result<(), v1::Failure> {
     let service = inner.service();
     let leads = inner.leads().await?;
     let nodes = inner.nodes().await?;
@@ -61,7 +63,7 @@ async fn look(inner: &Arc<Inner>, turn: u64) -> Result<(), v1::Failure> {
         clear(inner, node).await?;
     }
     if leads {
-        repair(inner, &nodes).await?;
+        repair.look(inner, &nodes).await?;
     }
     if turn.is_multiple_of(REAP_TURNS) {
         let reap = cat::Reap {
@@ -144,7 +146,7 @@ async fn clear(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure> {
     Ok(())
 }
 
-async fn replicas(
+pub async fn replicas(
     inner: &Inner,
     node: &str,
     state: ReplicaState,
@@ -161,7 +163,7 @@ async fn replicas(
 /// Orders the bytes removed; the row goes when the node says that they are gone.
 fn order_removal(inner: &Arc<Inner>, node: &str, object: cat::ObjectId) {
     let order = order_for(object, v1::order::What::Remove(true));
-    let Some((_, ended)) = inner.registry.order(node, None, order) else {
+    let Some((_, ended)) = inner.registry.order(node, order) else {
         return;
     };
     let (inner, node) = (inner.clone(), node.to_owned());
@@ -188,7 +190,7 @@ fn check_returned(inner: &Arc<Inner>, node: &str, replica: &cat::NodeReplica) {
         ..v1::Pull::default()
     };
     let order = order_for(object, v1::order::What::Pull(pull));
-    let Some((_, ended)) = inner.registry.order(node, None, order) else {
+    let Some((_, ended)) = inner.registry.order(node, order) else {
         return;
     };
     let (inner, node, digest) = (inner.clone(), node.to_owned(), replica.digest);
@@ -217,7 +219,7 @@ fn check_returned(inner: &Arc<Inner>, node: &str, replica: &cat::NodeReplica) {
     });
 }
 
-fn order_for(object: cat::ObjectId, what: v1::order::What) -> v1::Order {
+pub fn order_for(object: cat::ObjectId, what: v1::order::What) -> v1::Order {
     v1::Order {
         order: 0,
         inode: object.ino.0,
@@ -225,80 +227,4 @@ fn order_for(object: cat::ObjectId, what: v1::order::What) -> v1::Order {
         fragment: object.fragment,
         what: Some(what),
     }
-}
-
-/// Jobs for what has fewer replicas than it should.
-async fn repair(inner: &Arc<Inner>, nodes: &[Known]) -> Result<(), v1::Failure> {
-    let service = inner.service();
-    let list = cat::ListOffCopies {
-        balance: cat::CopyBalance::Short,
-        after: None,
-        limit: PAGE,
-    };
-    let mut jobs = Vec::new();
-    for off in inner.ask(&service, list).await? {
-        if has_open_job(inner, off.fragment.object).await? {
-            continue;
-        }
-        let under_way = off
-            .fragment
-            .replicas
-            .iter()
-            .filter(|r| r.state == ReplicaState::Writing);
-        let missing = (off.missing as usize).saturating_sub(under_way.count());
-        for destination in wanted_at(&off, nodes, missing) {
-            jobs.push(cat::NewJob {
-                kind: JobKind::Replicate,
-                object: off.fragment.object,
-                source: None,
-                destination: Some(destination),
-                priority: 0,
-            });
-        }
-    }
-    if !jobs.is_empty() {
-        let made = inner.ask(&service, cat::AddJobs { jobs }).await?;
-        tracing::info!(jobs = made.len(), "repair begins");
-        inner.registry.wake();
-    }
-    Ok(())
-}
-
-/// Where the missing replicas of a fragment go by its rule.
-fn wanted_at(off: &cat::OffCopies, nodes: &[Known], missing: usize) -> Vec<String> {
-    match &off.rule {
-        CopyRule::Count(_) => spread(&off.fragment, nodes, None, missing),
-        CopyRule::PerSite(rule) => {
-            let at = |site: &str| {
-                let held = off.fragment.replicas.iter().filter(|r| {
-                    matches!(r.state, ReplicaState::Valid | ReplicaState::Writing)
-                        && nodes.iter().any(|n| n.node.name == r.node && n.node.site == site)
-                });
-                held.count()
-            };
-            let each = rule.iter().flat_map(|(site, n)| {
-                let short = (*n as usize).saturating_sub(at(site));
-                spread(&off.fragment, nodes, Some(site), short)
-            });
-            each.collect()
-        }
-    }
-}
-
-async fn has_open_job(inner: &Inner, object: cat::ObjectId) -> Result<bool, v1::Failure> {
-    for state in [JobState::Queued, JobState::Running] {
-        let list = cat::ListJobs {
-            filter: cat::JobFilter {
-                state: Some(state),
-                ino: Some(object.ino),
-            },
-            after: None,
-            limit: PAGE,
-        };
-        let jobs = inner.ask(&inner.service(), list).await?;
-        if jobs.iter().any(|j| j.what.object == object) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -9,24 +9,25 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kuroshio_client::v1::{self, order::What};
-use kuroshio_client::{Cancel, ClientError, Grid, host_name};
+use kuroshio_client::{ClientError, Grid, host_name};
 use kuroshio_proto::objects_audience;
 use kuroshio_service::{Ticket, Verifier};
 use kuroshio_store::{Mode, ObjectId, StoreError};
 
 use crate::config::NodeConfig;
+use crate::flow::Flow;
 use crate::server::{Joined, Shared};
-use crate::{inventory, pull};
+use crate::{inventory, look, pull, scrub};
 
 /// Pause before the first attempt to connect again; doubled up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// Pulls at once.
-const PULLS: usize = 4;
+/// Orders that are worked at at once. The metadata service plans fewer pulls, so that looks and removals have a place.
+const WORKERS: usize = 12;
 
 /// What this node says of itself.
 pub struct Me {
@@ -37,9 +38,11 @@ pub struct Me {
     pub site: String,
     pub address: String,
     pub pin: String,
+    /// What its disk can read and write, at frame level; 0 is not known.
+    pub disk_bps: (u64, u64),
 }
 
-type Running = Arc<Mutex<HashMap<u64, Cancel>>>;
+type Running = Arc<Mutex<HashMap<u64, Arc<Flow>>>>;
 
 /// Joins and serves until the node stops.
 pub fn run(shared: &Arc<Shared>, me: &Me) {
@@ -69,6 +72,8 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         free_bytes: free,
         host: host_name(),
         spool: shared.store.spool_id().iter().map(|b| format!("{b:02x}")).collect(),
+        disk_read_bps: me.disk_bps.0,
+        disk_write_bps: me.disk_bps.1,
     })?;
     let joined = Joined {
         verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),
@@ -82,7 +87,7 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
     thread::scope(|scope| {
         let (orders, waiting) = mpsc::channel::<v1::Order>();
         let waiting = Arc::new(Mutex::new(waiting));
-        for _ in 0..PULLS {
+        for _ in 0..WORKERS {
             let (grid, running, waiting) = (grid.clone(), running.clone(), waiting.clone());
             scope.spawn(move || work(shared, &grid, &running, &waiting));
         }
@@ -90,12 +95,17 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         let grant = Duration::from_secs(reply.grant_s);
         let looker = grid.clone();
         scope.spawn(move || inventory::run(shared, &looker, grant, &is_over));
+        let (scrub_over, is_scrub_over) = mpsc::channel::<()>();
+        let (scrubber, stop) = (grid.clone(), kuroshio_store::Stop::default());
+        let ends = stop.clone();
+        scope.spawn(move || scrub::run(shared, &scrubber, &ends, &is_scrub_over));
         let ended = beat(shared, &grid, &running, &orders);
-        drop(over);
+        stop.stop();
+        drop((over, scrub_over));
         // The queue's end ends the workers; what they work at is called off.
         drop(orders);
-        for cancel in lock(&running).values() {
-            cancel.stop();
+        for flow in lock(&running).values() {
+            flow.stop();
         }
         ended
     })
@@ -112,7 +122,7 @@ fn keep_ticket(me: &Me, had: &Ticket, now: Ticket) {
     *me.ticket.lock().unwrap_or_else(PoisonError::into_inner) = now;
 }
 
-fn lock(running: &Running) -> std::sync::MutexGuard<'_, HashMap<u64, Cancel>> {
+fn lock(running: &Running) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Flow>>> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -127,9 +137,10 @@ fn beat(
         let (capacity_bytes, free_bytes) = space(shared);
         let progress = lock(running)
             .iter()
-            .map(|(order, cancel)| v1::OrderProgress {
+            .map(|(order, flow)| v1::OrderProgress {
                 order: *order,
-                bytes_done: cancel.bytes(),
+                bytes_done: flow.cancel.bytes(),
+                serial: flow.used(),
             })
             .collect();
         let state = v1::HeartbeatRequest {
@@ -140,18 +151,25 @@ fn beat(
             orders: progress,
             read_only: shared.store.mode() != Mode::Normal,
         };
+        // Leases in the answer count from here.
+        let sent = Instant::now();
         let reply = match grid.heartbeat(state) {
             Ok(reply) => reply,
             Err(e) if e.code() == Some(v1::Code::Stale) => return Ok(()),
             Err(e) => return Err(e),
         };
         for order in reply.cancel {
-            if let Some(cancel) = lock(running).get(&order) {
-                cancel.stop();
+            if let Some(flow) = lock(running).get(&order) {
+                flow.stop();
+            }
+        }
+        for pace in reply.paces {
+            if let Some(flow) = lock(running).get(&pace.order) {
+                flow.set(&pace, sent);
             }
         }
         for order in reply.orders {
-            lock(running).insert(order.order, Cancel::default());
+            lock(running).insert(order.order, Arc::new(Flow::new(&order, sent)));
             // The workers live as long as this queue.
             let _ = orders.send(order);
         }
@@ -178,8 +196,22 @@ fn work(shared: &Shared, grid: &Grid, running: &Running, waiting: &Mutex<mpsc::R
         let Ok(order) = next else {
             return;
         };
-        let cancel = lock(running).get(&order.order).cloned().unwrap_or_default();
-        let done = carry_out(shared, &order, &cancel);
+        let known = lock(running).get(&order.order).cloned();
+        let flow = known.unwrap_or_else(|| Arc::new(Flow::new(&order, Instant::now())));
+        let mut done = v1::OrderDoneRequest {
+            order: order.order,
+            inode: order.inode,
+            generation: order.generation,
+            fragment: order.fragment,
+            ..v1::OrderDoneRequest::default()
+        };
+        match carry_out(shared, grid, &order, &flow, &mut done) {
+            Ok(()) => {
+                done.ok = true;
+                done.bytes = flow.cancel.bytes();
+            }
+            Err(why) => done.text = why,
+        }
         lock(running).remove(&order.order);
         if !done.ok {
             tracing::warn!(order = order.order, "order failed: {}", done.text);
@@ -190,16 +222,25 @@ fn work(shared: &Shared, grid: &Grid, running: &Running, waiting: &Mutex<mpsc::R
     }
 }
 
-fn carry_out(shared: &Shared, order: &v1::Order, cancel: &Cancel) -> v1::OrderDoneRequest {
-    let mut done = v1::OrderDoneRequest {
-        order: order.order,
-        inode: order.inode,
-        generation: order.generation,
-        fragment: order.fragment,
-        ..v1::OrderDoneRequest::default()
-    };
-    let result = object_id(order.inode, order.generation, order.fragment).and_then(|id| match &order.what {
-        Some(What::Pull(wanted)) => pull::run(shared, id, wanted, cancel),
+fn carry_out(
+    shared: &Shared,
+    grid: &Grid,
+    order: &v1::Order,
+    flow: &Flow,
+    done: &mut v1::OrderDoneRequest,
+) -> Result<(), String> {
+    let id = object_id(order.inode, order.generation, order.fragment)?;
+    match &order.what {
+        Some(What::Pull(wanted)) => match pull::run(shared, id, wanted, flow) {
+            Ok(complete) => {
+                done.complete = complete;
+                Ok(())
+            }
+            Err(failed) => {
+                done.damaged = failed.damaged;
+                Err(failed.text)
+            }
+        },
         Some(What::Remove(_)) => {
             done.removed = true;
             match shared.store.delete(id) {
@@ -207,16 +248,23 @@ fn carry_out(shared: &Shared, order: &v1::Order, cancel: &Cancel) -> v1::OrderDo
                 Err(e) => Err(e.to_string()),
             }
         }
-        None => Err("an order that this node does not know".into()),
-    });
-    match result {
-        Ok(()) => {
-            done.ok = true;
-            done.bytes = cancel.bytes();
+        Some(What::Verify(wanted)) => {
+            let digest = <[u8; 32]>::try_from(wanted.digest.as_slice());
+            let digest = digest.map_err(|_| format!("a digest of {} bytes", wanted.digest.len()))?;
+            done.damaged = !pull::is_right(shared, id, wanted.size_bytes, digest);
+            if done.damaged {
+                return Err("it is not what the catalog knows, or not here".into());
+            }
+            Ok(())
         }
-        Err(why) => done.text = why,
+        Some(What::Bench(bench)) => {
+            let rates = look::bench(shared, bench.bytes, &flow.cancel)?;
+            (done.write_bps, done.read_bps) = rates;
+            Ok(())
+        }
+        Some(What::Look(look)) => look::run(shared, grid, look.deep, &flow.cancel, done),
+        None => Err("an order that this node does not know".into()),
     }
-    done
 }
 
 /// The spool's name of an object.

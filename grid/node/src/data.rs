@@ -19,10 +19,11 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use kuroshio_proto::parse_object_path;
+use kuroshio_core::units::BitRate;
+use kuroshio_proto::{PACE_HEADER, parse_object_path};
 use kuroshio_service::body::{self, Answer};
 use kuroshio_service::door::{self, Content, Door, Handler, ReadAt, Speaker};
-use kuroshio_service::{Claims, Operation, RootPath, TokenError};
+use kuroshio_service::{Claims, Operation, PacedSocket, RootPath, TokenError};
 use kuroshio_store::{
     Begin, Finish, Holes, MAX_PUT_BYTES, Meta, ObjectId, ObjectReader, ObjectWriter, Sealed, StoreError,
 };
@@ -174,6 +175,7 @@ impl Data {
         if operation == Operation::Modify {
             return self.put(request, id, claims).await;
         }
+        self.set_pace(&request)?;
         let store = self.shared.store.clone();
         let reader = blocking(move || Ok(store.read(id)?)).await?;
         let head_only = request.method() == Method::HEAD;
@@ -185,6 +187,29 @@ impl Data {
             bytes: Reading(reader),
         };
         Ok(door::send(content, request.headers(), head_only))
+    }
+
+    /// The pace that a reader asks for, and this node's congestion control.
+    fn set_pace(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let Some(socket) = request.extensions().get::<PacedSocket>() else {
+            return Ok(());
+        };
+        let bad = |text: String| Refusal::new(StatusCode::BAD_REQUEST, text);
+        if let Some(name) = &self.shared.congestion {
+            let set = socket.set_congestion(name);
+            set.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{name}: {e}")))?;
+        }
+        let Some(pace) = request.headers().get(PACE_HEADER) else {
+            return Ok(());
+        };
+        let bps = pace.to_str().ok().and_then(|t| t.parse::<u64>().ok());
+        let Some(bps) = bps else {
+            return Err(bad(format!(
+                "{PACE_HEADER}: a number of bit/s is valid, 0 is no limit"
+            )));
+        };
+        let set = socket.set_pacing(BitRate::new(bps));
+        set.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("pace: {e}")))
     }
 
     async fn put(

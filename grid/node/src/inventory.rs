@@ -42,11 +42,16 @@ fn look(shared: &Shared, grid: &Grid, grant: Duration) -> Result<u64, String> {
             inode: listed.id.inode,
             generation: listed.id.generation.into(),
             fragment: listed.id.fragment,
+            ..v1::ObjectName::default()
         });
         let names = names.collect::<Vec<_>>();
         if !names.is_empty() {
-            let unknown = grid.inventory(names).map_err(|e: ClientError| e.to_string())?;
-            for object in unknown {
+            let asked = v1::InventoryRequest {
+                objects: names,
+                ..v1::InventoryRequest::default()
+            };
+            let reply = grid.inventory(asked).map_err(|e: ClientError| e.to_string())?;
+            for object in reply.unknown {
                 removed += u64::from(remove(shared, &object, grant)?);
             }
         }

@@ -9,8 +9,11 @@
 mod config;
 mod control;
 mod data;
+mod flow;
 mod inventory;
+mod look;
 mod pull;
+mod scrub;
 mod server;
 
 pub use config::NodeConfig;

@@ -1,7 +1,7 @@
 //! A running node.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::config::NodeConfig;
 use crate::control;
 use crate::data::Data;
+use crate::pull::Pulls;
 
 /// Threads of the data service; reading and writing the spool has its own.
 const THREADS: usize = 2;
@@ -53,6 +54,14 @@ pub struct Shared {
     pub stop: AtomicBool,
     /// Set when the node has joined once; requests before that are refused.
     pub joined: OnceLock<Joined>,
+    /// Objects that are fetched now.
+    pub pulls: Pulls,
+    /// Congestion control of what is sent, if not the system's.
+    pub congestion: Option<String>,
+    /// Bytes that the scrub reads per second, and seconds between two passes.
+    pub scrub: (u64, u64),
+    /// Folder on the spool's file system, for trying the disk.
+    pub dir: PathBuf,
 }
 
 impl Shared {
@@ -95,6 +104,10 @@ impl Node {
             store,
             stop: AtomicBool::new(false),
             joined: OnceLock::new(),
+            pulls: Pulls::default(),
+            congestion: config.congestion.clone(),
+            scrub: config.scrub(),
+            dir: dir.to_owned(),
         });
         let (stop, stopped) = watch::channel(false);
         let address = {
@@ -158,6 +171,7 @@ fn start_control(
         site: config.site.clone(),
         address: advertised.to_owned(),
         pin: identity.pin().to_string(),
+        disk_bps: config.disk_bps(),
     };
     let shared = shared.clone();
     std::thread::Builder::new()

@@ -82,6 +82,10 @@ pub fn objects_audience(issuer: &str) -> String {
     format!("{issuer}:objects")
 }
 
+/// Header of a GET at a node's data service: this connection sends at so many bit/s from this answer on, frame level; 0 is
+/// as fast as it goes.
+pub const PACE_HEADER: &str = "kuroshio-pace-bps";
+
 /// What the paths of objects begin with.
 pub const OBJECTS_PREFIX: &str = "/.kuroshio/objects/";
 

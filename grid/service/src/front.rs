@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::body::Answer;
+use crate::paced::PacedSocket;
 use crate::wire;
 
 /// Connections at the front door at once (upgraded ones not counted).
@@ -54,6 +56,14 @@ impl Door {
         match self {
             Self::Plain(_) => None,
             Self::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+        }
+    }
+
+    /// A handle on the socket below.
+    fn socket(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Plain(tcp) => tcp.as_fd().try_clone_to_owned(),
+            Self::Tls(tls) => tls.get_ref().0.as_fd().try_clone_to_owned(),
         }
     }
 
@@ -208,7 +218,15 @@ pub async fn speak_http<H: Handler>(
     peer: SocketAddr,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = service_fn(move |request| {
+    let socket = match door.socket() {
+        Ok(socket) => PacedSocket::new(socket),
+        Err(e) => {
+            tracing::warn!(%peer, "refused: {e}");
+            return;
+        }
+    };
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(socket.clone());
         let handler = handler.clone();
         async move { Ok::<_, std::convert::Infallible>(handler.answer(peer, request).await) }
     });

@@ -22,6 +22,7 @@ mod files;
 mod front;
 mod handle;
 mod identity;
+mod paced;
 mod pacer;
 mod path;
 mod pin;
@@ -44,6 +45,7 @@ pub use client::{
 pub use error::ServiceError;
 pub use front::{HANDSHAKE_LIMIT_S, HEADER_LIMIT_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS};
 pub use identity::{DEFAULT_VALIDITY_S, Identity};
+pub use paced::PacedSocket;
 pub use pacer::{FollowWindow, OwnLimit, PaceGuard, Paced, Pacer};
 pub use path::{PathError, Root, RootPath};
 pub use pin::Pin;

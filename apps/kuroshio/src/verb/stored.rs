@@ -108,10 +108,9 @@ pub fn join(args: JoinArgs) -> Result<ExitCode, Failure> {
     // Says now what a wrong ticket would say when the node starts.
     let grid = Grid::connect(&ticket)?.status()?;
     let config = NodeConfig {
-        site: args.site.clone(),
-        listen: args.listen,
         advertise: args.advertise.clone(),
         capacity_bytes,
+        ..NodeConfig::new(&args.site, args.listen)
     };
     config.save(dir, &ticket)?;
     if args.json {

@@ -188,6 +188,8 @@ fn make_metad(dir: &Path, lost_after_s: u64) -> Result<(), Failure> {
             lost_after_s,
             ..Timing::default()
         },
+        replication: kuroshio_metad::Replication::default(),
+        routes: Vec::new(),
     };
     Ok(config.save(&metad)?)
 }
@@ -216,12 +218,7 @@ fn start_all(dir: &Path, nodes: u32, started: &mut Vec<String>) -> Result<Ticket
                 for_node: true,
                 ..v1::IssueTicketRequest::default()
             })?;
-            let config = NodeConfig {
-                site: String::new(),
-                listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-                advertise: None,
-                capacity_bytes: None,
-            };
+            let config = NodeConfig::new("", SocketAddr::from(([127, 0, 0, 1], 0)));
             config.save(&folder, &ticket)?;
         }
         start(dir, &name, "stored", started)?;

@@ -26,14 +26,23 @@ pub struct TestGrid {
 
 impl TestGrid {
     pub fn start(nodes: u32, timing: Timing) -> Self {
+        let site = |_| node_at("");
+        Self::with(|c| c.timing = timing, (0..nodes).map(site).collect())
+    }
+
+    /// With another configuration of the service, and nodes with theirs.
+    pub fn with(change: impl FnOnce(&mut Config), nodes: Vec<NodeConfig>) -> Self {
         let dir = tempfile::tempdir().expect("temp dir");
-        let config = Config {
+        let mut config = Config {
             name: "test".into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             database: None,
             timing,
+            replication: kuroshio_metad::Replication::default(),
+            routes: Vec::new(),
         };
+        change(&mut config);
         config.save(&dir.path().join("metad")).expect("configuration");
         let mut grid = Self {
             nodes: Vec::new(),
@@ -41,10 +50,11 @@ impl TestGrid {
             dir,
         };
         grid.start_metad();
-        for n in 1..=nodes {
-            grid.add_node(n, "");
+        let count = nodes.len();
+        for (n, node) in (1..).zip(nodes) {
+            grid.add_node(n, node);
         }
-        grid.wait_for_nodes(nodes as usize);
+        grid.wait_for_nodes(count);
         grid
     }
 
@@ -61,7 +71,7 @@ impl TestGrid {
         self.metad = Some(Metad::start(&self.metad_dir(), Arc::new(catalog)).expect("metad"));
     }
 
-    pub fn add_node(&mut self, n: u32, site: &str) {
+    pub fn add_node(&mut self, n: u32, config: NodeConfig) {
         let ticket = self
             .admin()
             .issue_ticket(v1::IssueTicketRequest {
@@ -70,12 +80,6 @@ impl TestGrid {
                 ..Default::default()
             })
             .expect("node ticket");
-        let config = NodeConfig {
-            site: site.into(),
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            advertise: None,
-            capacity_bytes: None,
-        };
         config
             .save(&self.node_dir(n), &ticket)
             .expect("node configuration");
@@ -121,6 +125,11 @@ impl TestGrid {
         let admin = self.admin();
         admin.make_dir(path.as_bytes(), 0o777, 0).expect("directory");
     }
+}
+
+/// A node's configuration.
+pub fn node_at(site: &str) -> NodeConfig {
+    NodeConfig::new(site, SocketAddr::from(([127, 0, 0, 1], 0)))
 }
 
 pub fn put(grid: &Grid, path: &str, content: &[u8], mode: u32) -> Result<Sent, ClientError> {
@@ -174,6 +183,28 @@ pub fn holders(grid: &Grid, path: &str) -> Vec<String> {
         .unwrap_or_default();
     let valid = places.into_iter().filter(|p| p.state == "valid" && p.up);
     valid.map(|p| p.node).collect()
+}
+
+/// Number of a node of this name.
+pub fn number(name: &str) -> u32 {
+    name.strip_prefix("node")
+        .and_then(|n| n.parse().ok())
+        .expect("a node's number")
+}
+
+/// Turns a bit in the middle of a node's only object.
+pub fn damage(dir: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = object_files(dir).pop().expect("an object");
+    let open = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&file)
+        .expect("opened");
+    let at = open.metadata().expect("there").len() / 2;
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, at).expect("read");
+    open.write_all_at(&[byte[0] ^ 1], at).expect("written");
 }
 
 /// The only file of an object in a node's spool.

@@ -46,9 +46,30 @@ impl HttpConn {
         if len == 0 {
             return Ok(());
         }
-        let range = format!("Range: bytes={start}-{}\r\n", start.saturating_add(len - 1));
-        let head = self.head("GET", path, &range, 0);
-        self.send(head.as_bytes())?;
+        self.ask_range(path, start, len, "")?;
+        self.take_range(len, sink)
+    }
+
+    /// Asks for a range without waiting for it: its bytes come after those of all ranges asked for before. `more` is whole
+    /// header lines. `len` is above 0.
+    ///
+    /// # Errors
+    /// A broken connection.
+    pub fn ask_range(&mut self, path: &str, start: u64, len: u64, more: &str) -> Result<(), ServiceError> {
+        let end = start.saturating_add(len.saturating_sub(1));
+        let head = self.head("GET", path, &format!("Range: bytes={start}-{end}\r\n{more}"), 0);
+        self.send(head.as_bytes())
+    }
+
+    /// Takes the answer to the oldest [`Self::ask_range`] that was not taken.
+    ///
+    /// # Errors
+    /// As [`Self::get_range`].
+    pub fn take_range(
+        &mut self,
+        len: u64,
+        sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), ServiceError> {
         let (status, length) = self.read_head()?;
         if status != 206 || length != Length::Bytes(len) {
             return Err(self.foreign(format!(

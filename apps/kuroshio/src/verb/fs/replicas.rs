@@ -80,7 +80,8 @@ fn where_json(path: &[u8], found: &v1::ReadGrant) -> Value {
 /// Valid replicas of the fragment that has the fewest; `None` of an empty file.
 fn valid(found: &v1::ReadGrant) -> Option<usize> {
     let of = |f: &v1::Fragment| f.places.iter().filter(|p| p.state == "valid").count();
-    found.fragments.iter().map(of).min()
+    // Nothing is stored of an empty one.
+    found.fragments.iter().filter(|f| f.size_bytes > 0).map(of).min()
 }
 
 /// Arguments of `fs cksum`.
@@ -210,7 +211,8 @@ pub fn wait_for_rule(cx: &Context, paths: &[Vec<u8>]) -> Result<(), Failure> {
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kuroshio fs rep -N 2 /data          at least two replicas of all below\n  \
-                        kuroshio fs rep -D node3 /data/run1.dat   one on node3"
+                        kuroshio fs rep -D node3 /data/run1.dat   one on node3\n  \
+                        kuroshio fs rep -D node3 --leave node1 /data   what node1 has of it moves to node3"
 )]
 pub struct RepArgs {
     /// Files or directories
@@ -222,6 +224,12 @@ pub struct RepArgs {
     /// A replica on this node; may be given several times
     #[arg(short = 'D', long, value_name = "NODE")]
     destination: Vec<String>,
+    /// Move: the replica on this node goes when the new one is there (gfrep -m)
+    #[arg(long, value_name = "NODE", conflicts_with = "copies")]
+    leave: Option<String>,
+    /// Share of routes relative to others, 1 to 100 [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    priority: Option<u32>,
     /// Do not wait; `kuroshio fs job ls` shows how far it is
     #[arg(long)]
     no_wait: bool,
@@ -246,6 +254,8 @@ pub fn rep(cx: &Context, args: RepArgs) -> Result<ExitCode, Failure> {
                     path: path.to_vec(),
                     copies,
                     nodes: args.destination.clone(),
+                    priority: args.priority.unwrap_or(0),
+                    leave: args.leave.clone().unwrap_or_default(),
                 });
                 pending.push((path.to_vec(), cx.grid.submit(request)?));
             }
@@ -293,7 +303,7 @@ pub fn job_json(j: &v1::Job) -> Value {
     json!({
         "job": j.job, "kind": j.kind, "state": j.state, "path": shown(&j.path), "fragment": j.fragment,
         "owner": j.owner, "destination": j.destination, "bytes_done": j.bytes_done, "bytes_total": j.bytes_total,
-        "attempts": j.attempts, "error": j.error,
+        "attempts": j.attempts, "error": j.error, "rate_bps": j.rate_bps, "transfers": j.transfers, "source": j.source,
     })
 }
 
