@@ -80,7 +80,19 @@ impl Grid {
     pub fn submit(&self, op: Op) -> Result<Pending, ClientError> {
         let connection = self.connection()?;
         Ok(Pending {
-            waiting: connection.submit(op),
+            waiting: connection.submit(op, None),
+            _connection: connection,
+        })
+    }
+
+    /// As [`Self::submit`], in a context.
+    ///
+    /// # Errors
+    /// There is no connection and none can be had.
+    pub fn submit_in(&self, op: Op, context: v1::Context) -> Result<Pending, ClientError> {
+        let connection = self.connection()?;
+        Ok(Pending {
+            waiting: connection.submit(op, Some(context)),
             _connection: connection,
         })
     }
@@ -91,11 +103,23 @@ impl Grid {
     /// # Errors
     /// See [`ClientError`].
     pub fn call(&self, op: Op) -> Result<Answer, ClientError> {
+        self.ask(op, None)
+    }
+
+    /// As [`Self::call`], in a context: where the paths begin, and for whom the administrator asks.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn call_in(&self, op: Op, context: v1::Context) -> Result<Answer, ClientError> {
+        self.ask(op, Some(context))
+    }
+
+    fn ask(&self, op: Op, context: Option<v1::Context>) -> Result<Answer, ClientError> {
         let deadline = Instant::now() + RETRY_LIMIT;
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.connection() {
-                Ok(connection) => match connection.submit(op.clone()).wait() {
+                Ok(connection) => match connection.submit(op.clone(), context.clone()).wait() {
                     Ok(Answer::Failure(failure)) => return Err(ClientError::Failed(failure)),
                     Ok(answer) => return Ok(answer),
                     Err(Broken::Sent(why)) if !changes_nothing(&op) => return Err(ClientError::Lost(why)),
@@ -487,6 +511,16 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::Create(_)
             | Op::Use(_)
             | Op::Inventory(_)
+            | Op::OpenFile(_)
+            | Op::WriteGrant(_)
+            | Op::Change(_)
+            | Op::ReadDir(_)
+            | Op::Access(_)
+            | Op::GetXattr(_)
+            | Op::ListXattr(_)
+            | Op::GetAcl(_)
+            | Op::SetAcl(_)
+            | Op::Space(_)
     )
 }
 

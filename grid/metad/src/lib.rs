@@ -18,6 +18,7 @@ mod convert;
 mod door;
 mod jobs;
 mod node;
+mod posix;
 mod receipt;
 mod registry;
 mod rpc;

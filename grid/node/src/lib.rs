@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod data;
 mod inventory;
+mod local;
 mod pull;
 mod server;
 

@@ -260,6 +260,11 @@ impl HttpConn {
         self.peer
     }
 
+    /// Presents another token from now on: rights to objects have one each.
+    pub fn set_token(&mut self, token: &str) {
+        self.endpoint = self.endpoint.with_token(token);
+    }
+
     /// The TCP socket.
     pub fn socket(&self) -> &TcpStream {
         self.wire.get_ref().socket()
