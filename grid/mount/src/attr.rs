@@ -39,7 +39,20 @@ pub fn time_to_set(time: Option<TimeOrNow>) -> (bool, Option<i64>) {
     match time {
         None => (false, None),
         Some(TimeOrNow::Now) => (true, None),
-        Some(TimeOrNow::SpecificTime(t)) => (false, Some(nanoseconds(t))),
+        Some(TimeOrNow::SpecificTime(t)) => (false, Some(given(t))),
+    }
+}
+
+/// A time of the kernel's. Before 1970 fuser 0.18 takes the nanoseconds away from the second that they are to be
+/// added to (its issue is mended after 0.18.0; the case `utimens/given` fails when this is not right any more).
+fn given(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => nanoseconds(time),
+        Err(e) => {
+            let away = e.duration();
+            let whole = nanoseconds(UNIX_EPOCH - Duration::from_secs(away.as_secs()));
+            whole.saturating_add(away.subsec_nanos().into())
+        }
     }
 }
 
