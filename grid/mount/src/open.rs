@@ -86,6 +86,9 @@ impl Core {
         let mut flags = FopenFlags::empty();
         if self.files.pages_are(ino, generation) {
             flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        } else {
+            // The size that the kernel keeps may be that of another content.
+            self.forget_attributes(ino);
         }
         if !write && !cut {
             // Nothing can be written by this handle: its close has nothing to publish.
