@@ -65,6 +65,10 @@ enum Verb {
     Down(verb::up::DownArgs),
     /// Files, replicas, nodes and jobs of a grid
     Fs(verb::fs::Args),
+    /// Mount a grid as a file system
+    Mount(verb::mount::Args),
+    /// Unmount a grid
+    Umount(verb::mount::UmountArgs),
     /// Make the metadata service of a grid: configuration, key, administrator's ticket
     Init(verb::metad::InitArgs),
     /// Make this host a node of a grid
@@ -97,6 +101,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Up(args) => verb::up::up(args),
         Verb::Down(args) => verb::up::down(args),
         Verb::Fs(args) => verb::fs::run(args),
+        Verb::Mount(args) => verb::mount::run(args),
+        Verb::Umount(args) => verb::mount::umount(args),
         Verb::Init(args) => verb::metad::init(args),
         Verb::Join(args) => verb::stored::join(args),
         Verb::Metad(args) => verb::metad::run(args),

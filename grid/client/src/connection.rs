@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use kuroshio_proto::frame::{self, FrameError};
 use kuroshio_proto::v1::{
-    ClientFrame, Failure, Hello, Request, ServerFrame, client_frame, request, response,
+    ClientFrame, Context, Failure, Hello, Request, ServerFrame, client_frame, request, response,
 };
 use kuroshio_proto::{ALPN_FRAMES, MAX_IN_FLIGHT};
 use kuroshio_service::{Security, ServiceError, dial_tls};
@@ -52,6 +52,7 @@ pub enum Broken {
 
 struct Outgoing {
     op: request::Op,
+    context: Option<Context>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -148,10 +149,11 @@ impl Connection {
     }
 
     /// Sends a request; its answer comes later. Waits only while the queue is full.
-    pub fn submit(&self, op: request::Op) -> Waiting {
+    pub fn submit(&self, op: request::Op, context: Option<Context>) -> Waiting {
         let (answer, waiting) = oneshot::channel();
+        let outgoing = Outgoing { op, context, answer };
         if let Some(queue) = &self.queue
-            && let Err(mpsc::error::SendError(left)) = queue.blocking_send(Outgoing { op, answer })
+            && let Err(mpsc::error::SendError(left)) = queue.blocking_send(outgoing)
         {
             let table = lock(&self.table);
             let why = table.ended.clone();
@@ -307,6 +309,7 @@ fn append(
         number,
         body: Some(client_frame::Body::Request(Request {
             op: Some(outgoing.op),
+            context: outgoing.context,
         })),
     };
     if let Err(e) = frame::append(bytes, &message) {

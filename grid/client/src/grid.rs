@@ -80,7 +80,19 @@ impl Grid {
     pub fn submit(&self, op: Op) -> Result<Pending, ClientError> {
         let connection = self.services.connection()?;
         Ok(Pending {
-            waiting: connection.submit(op),
+            waiting: connection.submit(op, None),
+            _connection: connection,
+        })
+    }
+
+    /// As [`Self::submit`], in a context.
+    ///
+    /// # Errors
+    /// There is no connection and none can be had.
+    pub fn submit_in(&self, op: Op, context: v1::Context) -> Result<Pending, ClientError> {
+        let connection = self.services.connection()?;
+        Ok(Pending {
+            waiting: connection.submit(op, Some(context)),
             _connection: connection,
         })
     }
@@ -91,11 +103,23 @@ impl Grid {
     /// # Errors
     /// See [`ClientError`].
     pub fn call(&self, op: Op) -> Result<Answer, ClientError> {
+        self.ask(op, None)
+    }
+
+    /// As [`Self::call`], in a context: where the paths begin, and for whom the administrator asks.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn call_in(&self, op: Op, context: v1::Context) -> Result<Answer, ClientError> {
+        self.ask(op, Some(context))
+    }
+
+    fn ask(&self, op: Op, context: Option<v1::Context>) -> Result<Answer, ClientError> {
         let mut deadline = None;
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.services.connection() {
-                Ok(connection) => match connection.submit(op.clone()).wait() {
+                Ok(connection) => match connection.submit(op.clone(), context.clone()).wait() {
                     Ok(Answer::Failure(failure)) if is_passing(&failure) && changes_nothing(&op) => {
                         ClientError::Failed(failure)
                     }
@@ -553,15 +577,21 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::IssueTicket(_)
             | Op::GetQuota(_)
             | Op::SetQuota(_)
-            | Op::GetAcl(_)
-            | Op::SetAcl(_)
-            | Op::GetXattr(_)
-            | Op::ListXattr(_)
             | Op::Check(_)
             | Op::Damaged(_)
             | Op::Report(_)
             | Op::Spools(_)
             | Op::Routes(_)
+            | Op::OpenFile(_)
+            | Op::WriteGrant(_)
+            | Op::Change(_)
+            | Op::ReadDir(_)
+            | Op::Access(_)
+            | Op::GetXattr(_)
+            | Op::ListXattr(_)
+            | Op::GetAcl(_)
+            | Op::SetAcl(_)
+            | Op::Space(_)
     )
 }
 

@@ -31,7 +31,7 @@ impl Grid {
     /// See [`ClientError`].
     pub fn acl(&self, path: &[u8], default_list: bool) -> Result<Vec<v1::AclEntry>, ClientError> {
         let path = path.to_vec();
-        match self.call(Op::GetAcl(v1::AclRequest { path, default_list }))? {
+        match self.call(Op::GetAcl(list(path, default_list, Vec::new())))? {
             Answer::Acl(reply) => Ok(reply.entries),
             other => Err(unexpected(&other)),
         }
@@ -48,11 +48,7 @@ impl Grid {
         entries: Vec<v1::AclEntry>,
     ) -> Result<(), ClientError> {
         let path = path.to_vec();
-        self.done(Op::SetAcl(v1::SetAclRequest {
-            path,
-            default_list,
-            entries,
-        }))
+        self.done(Op::SetAcl(list(path, default_list, entries)))
     }
 
     /// The value of an extended attribute.
@@ -81,7 +77,7 @@ impl Grid {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn set_xattr(&self, wanted: v1::SetXattrRequest) -> Result<(), ClientError> {
+    pub fn set_xattr(&self, wanted: v1::XattrRequest) -> Result<(), ClientError> {
         self.done(Op::SetXattr(wanted))
     }
 
@@ -109,5 +105,14 @@ fn named(path: &[u8], name: &[u8]) -> v1::XattrRequest {
     v1::XattrRequest {
         path: path.to_vec(),
         name: name.to_vec(),
+        ..v1::XattrRequest::default()
+    }
+}
+
+fn list(path: Vec<u8>, defaults: bool, entries: Vec<v1::AclEntry>) -> v1::AclRequest {
+    v1::AclRequest {
+        path,
+        defaults,
+        entries,
     }
 }

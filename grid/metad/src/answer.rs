@@ -79,24 +79,37 @@ impl Inner {
             Op::Inventory(r) => self.inventory(session, r).await,
             Op::GetQuota(r) => self.quota(session, r).await,
             Op::SetQuota(r) => self.set_quota(session, r).await,
-            Op::GetAcl(r) => self.acl(session, r).await,
-            Op::SetAcl(r) => self.set_acl(session, r).await,
-            Op::GetXattr(r) => self.xattr(session, r).await,
-            Op::ListXattr(r) => self.xattrs(session, r).await,
-            Op::SetXattr(r) => self.set_xattr(session, r).await,
-            Op::RemoveXattr(r) => self.remove_xattr(session, r).await,
             Op::Check(r) => self.check(session, &r).await,
             Op::Report(r) => self.report(session, r).await,
             Op::Damaged(r) => self.damaged(session, r).await,
             Op::Spools(r) => self.spools(session, r).await,
             Op::Stage(r) => self.stage(session, r).await,
             Op::Routes(_) => self.routes().await,
+            Op::MakeFile(r) => self.make_file(session, r).await,
+            Op::OpenFile(r) => self.open_file(session, r).await,
+            Op::WriteGrant(r) => self.write_grant(session, r).await,
+            Op::EndWrite(r) => {
+                session.end_writer(r.write_handle);
+                Ok(done(()))
+            }
+            Op::Unlink(r) => self.unlink(session, r).await,
+            Op::Move(r) => self.move_name(session, r).await,
+            Op::Change(r) => self.change(session, r).await,
+            Op::ReadDir(r) => self.read_dir(session, r).await,
+            Op::Access(r) => self.access(session, r).await,
+            Op::GetXattr(r) => self.get_xattr(session, r).await,
+            Op::ListXattr(r) => self.list_xattr(session, r).await,
+            Op::SetXattr(r) => self.set_xattr(session, r).await,
+            Op::RemoveXattr(r) => self.remove_xattr(session, r).await,
+            Op::GetAcl(r) => self.get_acl(session, r).await,
+            Op::SetAcl(r) => self.set_acl(session, r).await,
+            Op::Space(_) => self.space().await,
         }
     }
 
     async fn stat(&self, session: &Session, r: v1::PathRequest) -> Answered {
-        self.may(&session.who, Operation::Read, &r.path).await?;
-        let (place, follow) = (Place::path(&r.path), !r.no_follow);
+        let (place, follow) = (session.place(&r.path), !r.no_follow);
+        self.may_at(&session.who, Operation::Read, &place).await?;
         self.ask(&session.who.caller, cat::Stat { place, follow })
             .await
             .map(attr)
@@ -136,9 +149,10 @@ impl Inner {
     }
 
     async fn make_dir(&self, session: &Session, r: v1::MakeDirRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.path).await?;
+        let place = session.place(&r.path);
+        self.may_at(&session.who, Operation::Modify, &place).await?;
         let op = cat::MakeDir {
-            place: Place::path(&r.path),
+            place,
             mode: r.mode,
             umask: r.umask,
         };
@@ -146,8 +160,8 @@ impl Inner {
     }
 
     async fn remove(&self, session: &Session, r: v1::RemoveRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.path).await?;
-        let place = Place::path(&r.path);
+        let place = session.place(&r.path);
+        self.may_at(&session.who, Operation::Modify, &place).await?;
         let caller = &session.who.caller;
         if r.directory {
             return self.ask(caller, cat::RemoveDir { place }).await.map(done);
@@ -171,19 +185,18 @@ impl Inner {
     }
 
     async fn link(&self, session: &Session, r: v1::LinkRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.existing).await?;
-        self.may(&session.who, Operation::Modify, &r.path).await?;
-        let op = cat::Link {
-            from: Place::path(&r.existing),
-            to: Place::path(&r.path),
-        };
+        let (from, to) = (session.place(&r.existing), session.to_place(&r.path));
+        self.may_at(&session.who, Operation::Modify, &from).await?;
+        self.may_at(&session.who, Operation::Modify, &to).await?;
+        let op = cat::Link { from, to };
         self.ask(&session.who.caller, op).await.map(attr)
     }
 
     async fn symlink(&self, session: &Session, r: v1::SymlinkRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.path).await?;
+        let place = session.place(&r.path);
+        self.may_at(&session.who, Operation::Modify, &place).await?;
         let op = cat::Symlink {
-            place: Place::path(&r.path),
+            place,
             target: r.target,
         };
         self.ask(&session.who.caller, op).await.map(attr)
@@ -191,8 +204,12 @@ impl Inner {
 
     async fn read_link(&self, session: &Session, r: v1::PathRequest) -> Answered {
         // The link is read, not what it points to: its name counts.
-        self.may_name(session, Operation::Read, &r.path).await?;
-        let place = Place::path(&r.path);
+        let place = session.place(&r.path);
+        if place.path.starts_with(b"/") {
+            self.may_name(session, Operation::Read, &r.path).await?;
+        } else {
+            self.may_at(&session.who, Operation::Read, &place).await?;
+        }
         let target = self.ask(&session.who.caller, cat::ReadLink { place }).await?;
         Ok(Answer::Link(v1::LinkReply { target }))
     }

@@ -4,15 +4,17 @@
 //! no symbolic link leads out of it.
 
 use kuroshio_catalog::{Caller, ErrorKind, PathOf, Place, Role, Stat, is_principal};
-use kuroshio_proto::v1::{Code, Failure};
+use kuroshio_proto::v1::{Actor, Code, Failure};
 use kuroshio_proto::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 use kuroshio_service::{Claims, Operation, now_unix_s};
 
 use crate::server::Inner;
 
 /// Who asks.
+#[derive(Clone)]
 pub struct Who {
     claims: Claims,
+    actor: bool,
     /// As the catalog sees it.
     pub caller: Caller,
 }
@@ -43,6 +45,29 @@ impl Inner {
             return Ok(());
         }
         let real = self.real_path(&plain).await?;
+        who.allows(operation, &real)
+    }
+
+    /// Whether `who` may do this at a place, as far as the token goes. A place that begins at an inode ends in
+    /// one name at most, and a symbolic link there is meant itself.
+    pub async fn may_at(&self, who: &Who, operation: Operation, place: &Place) -> Result<(), Failure> {
+        if place.path.starts_with(b"/") || place.dir == kuroshio_catalog::Ino::ROOT && place.path.is_empty() {
+            let path = if place.path.is_empty() { b"/" } else { place.path.as_slice() };
+            return self.may(who, operation, path).await;
+        }
+        one_name(&place.path)?;
+        if who.claims.allow(operation, b"/").is_ok() {
+            return Ok(());
+        }
+        let mut real = self
+            .ask(&Caller::admin(), PathOf { ino: place.dir })
+            .await?;
+        if !place.path.is_empty() {
+            if real != b"/" {
+                real.push(b'/');
+            }
+            real.extend_from_slice(&place.path);
+        }
         who.allows(operation, &real)
     }
 
@@ -100,7 +125,38 @@ impl Who {
             groups,
             role,
         };
-        Ok(Self { claims, caller })
+        Ok(Self {
+            claims,
+            actor: false,
+            caller,
+        })
+    }
+
+    /// This caller for another user; only the administrator may.
+    pub fn acting(&self, actor: &Actor) -> Result<Self, Failure> {
+        self.admin()?;
+        let named = actor.user.is_empty() || is_principal(&actor.user);
+        if !named || !actor.groups.iter().all(|g| is_principal(g)) {
+            return Err(invalid("an actor's user or group that cannot be"));
+        }
+        let mut who = self.clone();
+        who.actor = true;
+        who.caller.groups = actor.groups.clone();
+        if !actor.user.is_empty() {
+            // What only the administrator may does not go along.
+            let scopes = who.claims.scope.split_ascii_whitespace();
+            let scopes = scopes.filter(|s| s.contains(':')).collect::<Vec<_>>();
+            who.claims.scope = scopes.join(" ");
+            who.claims.sub = actor.user.clone();
+            who.caller.user = actor.user.clone();
+            who.caller.role = Role::User;
+        }
+        Ok(who)
+    }
+
+    /// Whether the administrator asks for another user.
+    pub fn is_actor(&self) -> bool {
+        self.actor
     }
 
     /// Whether the token has ended since the connection was opened.
@@ -145,6 +201,18 @@ impl Who {
         let allowed = grant.allow(Operation::Modify, object.as_bytes());
         allowed.map_err(|e| Failure::new(Code::Access, e.to_string()))
     }
+}
+
+/// Refuses what is not one name in a directory, or nothing.
+fn one_name(path: &[u8]) -> Result<(), Failure> {
+    if path.len() > MAX_NAME_BYTES {
+        let text = format!("a name of {} bytes; at most {MAX_NAME_BYTES} are valid", path.len());
+        return Err(Failure::new(Code::NameTooLong, text));
+    }
+    if path.iter().any(|b| matches!(b, 0 | b'/')) || matches!(path, b"." | b"..") {
+        return Err(invalid("from an inode goes one name without slashes and dots"));
+    }
+    Ok(())
 }
 
 /// A path without `.` and doubled slashes; `..` is refused.

@@ -36,17 +36,21 @@ fn code(kind: ErrorKind) -> Code {
     }
 }
 
-/// Attributes.
-pub fn attr(a: cat::Attr) -> v1::Attr {
-    let kind = match a.kind {
+/// What an inode is.
+pub fn kind(kind: cat::Kind) -> v1::Kind {
+    match kind {
         cat::Kind::File => v1::Kind::File,
         cat::Kind::Dir => v1::Kind::Directory,
         cat::Kind::Symlink => v1::Kind::Symlink,
-    };
+    }
+}
+
+/// Attributes.
+pub fn attr(a: cat::Attr) -> v1::Attr {
     v1::Attr {
         inode: a.ino.0,
         generation: a.generation.0,
-        kind: kind.into(),
+        kind: kind(a.kind).into(),
         mode: a.mode,
         owner: a.owner,
         group: a.group,

@@ -1,14 +1,14 @@
 //! Connections: pipelined frames or gRPC, by what the TLS handshake agreed on. Every refusal is logged.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kuroshio_catalog::{Handle, Release};
+use kuroshio_catalog::{Handle, Ino, Place, Release};
 use kuroshio_proto::frame::{self, FrameError};
 use kuroshio_proto::v1::{
-    ClientFrame, Code, Failure, Response, ServerFrame, client_frame, request, response,
+    ClientFrame, Code, Context, Failure, Request, Response, ServerFrame, client_frame, response,
 };
 use kuroshio_proto::{ALPN_GRPC, MAX_IN_FLIGHT, code_name};
 use kuroshio_service::door::{Door, Speaker};
@@ -26,22 +26,93 @@ const GATHER_BYTES: usize = 64 * 1024;
 /// Rights to read that one connection may hold.
 pub const MAX_HANDLES: usize = 4096;
 
-/// What one connection has.
+/// What one connection has, as one request sees it.
 pub struct Session {
-    /// Who speaks.
-    pub who: Who,
+    /// Who speaks, or for whom.
+    pub who: Arc<Who>,
     /// From where.
     pub peer: SocketAddr,
-    handles: Mutex<HashSet<u64>>,
+    handles: Arc<Mutex<HashSet<u64>>>,
+    writers: Arc<Mutex<HashMap<u64, Writer>>>,
+    /// Inodes that the first and the second path begin at.
+    at: [u64; 2],
+}
+
+/// A right to write a file, that was checked when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// The file.
+    pub ino: Ino,
+    /// Whose right.
+    pub user: String,
 }
 
 impl Session {
     /// A session of a known caller.
     pub fn new(who: Who, peer: SocketAddr) -> Self {
         Self {
-            who,
+            who: Arc::new(who),
             peer,
-            handles: Mutex::default(),
+            handles: Arc::default(),
+            writers: Arc::default(),
+            at: [0; 2],
+        }
+    }
+
+    /// The same connection with a request's context.
+    fn with(&self, context: &Context) -> Result<Self, Failure> {
+        let who = match &context.actor {
+            None => self.who.clone(),
+            Some(actor) => Arc::new(self.who.acting(actor)?),
+        };
+        Ok(Self {
+            who,
+            peer: self.peer,
+            handles: self.handles.clone(),
+            writers: self.writers.clone(),
+            at: [context.inode, context.to_inode],
+        })
+    }
+
+    /// Where a request's path leads.
+    pub fn place(&self, path: &[u8]) -> Place {
+        place(self.at[0], path)
+    }
+
+    /// Where the second path of a request leads.
+    pub fn to_place(&self, path: &[u8]) -> Place {
+        place(self.at[1], path)
+    }
+
+    /// Keeps a right to write; refuses beyond [`MAX_HANDLES`].
+    pub fn keep_writer(&self, handle: u64, writer: Writer) -> bool {
+        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        if writers.len() >= MAX_HANDLES {
+            return false;
+        }
+        writers.insert(handle, writer);
+        true
+    }
+
+    /// The caller's right to write of this number.
+    pub fn writer(&self, handle: u64) -> Option<Writer> {
+        let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let user = &self.who.caller.user;
+        writers.get(&handle).filter(|w| w.user == *user).cloned()
+    }
+
+    /// Whether the caller has a right to write this file.
+    pub fn writes(&self, ino: Ino) -> bool {
+        let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let user = &self.who.caller.user;
+        writers.values().any(|w| w.ino == ino && w.user == *user)
+    }
+
+    /// Ends a right to write.
+    pub fn end_writer(&self, handle: u64) {
+        if self.writer(handle).is_some() {
+            let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+            writers.remove(&handle);
         }
     }
 
@@ -68,6 +139,14 @@ impl Session {
     /// Gives a right up; says whether it was this session's.
     pub fn give_up(&self, handle: u64) -> bool {
         self.handles().remove(&handle)
+    }
+}
+
+/// A path from an inode (which may be empty: the inode itself), or from the root.
+fn place(at: u64, path: &[u8]) -> Place {
+    match at {
+        0 => Place::path(path),
+        at => Place::at(Ino(at), path),
     }
 }
 
@@ -137,16 +216,16 @@ async fn read_requests(
 ) -> Result<(), FrameError> {
     let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     while let Some(ClientFrame { number, body }) = frame::read::<ClientFrame>(from).await? {
-        let op = match body {
-            Some(client_frame::Body::Request(request)) => request.op,
-            _ => None,
+        let request = match body {
+            Some(client_frame::Body::Request(request)) => request,
+            _ => Request::default(),
         };
         let Ok(place) = places.clone().acquire_owned().await else {
             return Ok(());
         };
         let (inner, session, answers) = (inner.clone(), session.clone(), answers.clone());
         tokio::spawn(async move {
-            let result = answer(&inner, &session, op).await;
+            let result = answer(&inner, &session, request).await;
             // The peer may be gone.
             let _ = answers.send(answer_frame(number, result)).await;
             drop(place);
@@ -156,14 +235,20 @@ async fn read_requests(
 }
 
 /// Answers one request; refusals are logged.
-pub async fn answer(inner: &Arc<Inner>, session: &Session, op: Option<request::Op>) -> response::Result {
-    let result = match (op, session.who.check_time()) {
+pub async fn answer(inner: &Arc<Inner>, session: &Session, request: Request) -> response::Result {
+    let result = match (request.op, session.who.check_time()) {
         (_, Err(e)) => Err(e),
         (None, _) => Err(Failure::new(
             Code::Invalid,
             "a request without an operation that this service knows",
         )),
-        (Some(op), Ok(())) => inner.answer(session, op).await,
+        (Some(op), Ok(())) => match &request.context {
+            None => inner.answer(session, op).await,
+            Some(context) => match session.with(context) {
+                Ok(session) => inner.answer(&session, op).await,
+                Err(e) => Err(e),
+            },
+        },
     };
     result.unwrap_or_else(|failure| {
         let refused = matches!(

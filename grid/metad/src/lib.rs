@@ -25,6 +25,7 @@ mod jobs;
 mod meta;
 mod node;
 mod place;
+mod posix;
 mod presence;
 mod receipt;
 mod registry;

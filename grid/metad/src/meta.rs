@@ -1,7 +1,7 @@
-//! Quotas, access control lists, extended attributes and the catalog's own check.
+//! Quotas and the catalog's own check.
 
 use kuroshio_catalog as cat;
-use kuroshio_catalog::{AclKind, AclTag, Place, QuotaSubject, SetXattrMode};
+use kuroshio_catalog::{Place, QuotaSubject};
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_service::Operation;
@@ -78,92 +78,6 @@ impl Inner {
         self.ask(&session.who.caller, op).await.map(done)
     }
 
-    /// An access control list.
-    pub async fn acl(&self, session: &Session, r: v1::AclRequest) -> Answered {
-        self.may(&session.who, Operation::Read, &r.path).await?;
-        let op = cat::GetAcl {
-            place: Place::path(&r.path),
-            kind: kind(r.default_list),
-        };
-        let acl = self.ask(&session.who.caller, op).await?;
-        let entries = acl.iter().flat_map(|a| a.entries()).map(entry);
-        Ok(Answer::Acl(v1::AclReply {
-            entries: entries.collect(),
-        }))
-    }
-
-    /// Sets or removes an access control list.
-    pub async fn set_acl(&self, session: &Session, r: v1::SetAclRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.path).await?;
-        let entries = r.entries.iter().map(parse_entry).collect::<Result<Vec<_>, _>>()?;
-        let acl = if entries.is_empty() {
-            None
-        } else {
-            Some(cat::Acl::new(entries).map_err(|e| crate::convert::failure(&e))?)
-        };
-        let op = cat::SetAcl {
-            place: Place::path(&r.path),
-            kind: kind(r.default_list),
-            acl,
-        };
-        self.ask(&session.who.caller, op).await.map(done)
-    }
-
-    /// The value of an extended attribute.
-    pub async fn xattr(&self, session: &Session, r: v1::XattrRequest) -> Answered {
-        self.may(&session.who, Operation::Read, &r.path).await?;
-        let op = cat::GetXattr {
-            place: Place::path(&r.path),
-            name: r.name,
-        };
-        let value = self.ask(&session.who.caller, op).await?;
-        Ok(Answer::Xattr(v1::XattrReply {
-            value,
-            names: Vec::new(),
-        }))
-    }
-
-    /// Names of extended attributes.
-    pub async fn xattrs(&self, session: &Session, r: v1::XattrRequest) -> Answered {
-        self.may(&session.who, Operation::Read, &r.path).await?;
-        let place = Place::path(&r.path);
-        let names = self
-            .ask(&session.who.caller, cat::ListXattr { place })
-            .await?;
-        Ok(Answer::Xattr(v1::XattrReply {
-            value: Vec::new(),
-            names,
-        }))
-    }
-
-    /// Sets an extended attribute.
-    pub async fn set_xattr(&self, session: &Session, r: v1::SetXattrRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.path).await?;
-        let mode = match (r.create, r.replace) {
-            (false, false) => SetXattrMode::Any,
-            (true, false) => SetXattrMode::Create,
-            (false, true) => SetXattrMode::Replace,
-            (true, true) => return Err(invalid("an attribute cannot be both new and there already")),
-        };
-        let op = cat::SetXattr {
-            place: Place::path(&r.path),
-            name: r.name,
-            value: r.value,
-            mode,
-        };
-        self.ask(&session.who.caller, op).await.map(done)
-    }
-
-    /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, session: &Session, r: v1::XattrRequest) -> Answered {
-        self.may(&session.who, Operation::Modify, &r.path).await?;
-        let op = cat::RemoveXattr {
-            place: Place::path(&r.path),
-            name: r.name,
-        };
-        self.ask(&session.who.caller, op).await.map(done)
-    }
-
     /// Looks for what in the catalog contradicts itself.
     pub async fn check(&self, session: &Session, r: &v1::CheckRequest) -> Answered {
         session.who.admin()?;
@@ -180,57 +94,4 @@ impl Inner {
         }
         Ok(Answer::Check(v1::CheckReply { findings }))
     }
-}
-
-fn kind(default_list: bool) -> AclKind {
-    if default_list {
-        AclKind::Default
-    } else {
-        AclKind::Access
-    }
-}
-
-fn entry(e: &cat::AclEntry) -> v1::AclEntry {
-    let (tag, name) = match &e.tag {
-        AclTag::UserObj => ("user", ""),
-        AclTag::User(name) => ("user", name.as_str()),
-        AclTag::GroupObj => ("group", ""),
-        AclTag::Group(name) => ("group", name.as_str()),
-        AclTag::Mask => ("mask", ""),
-        AclTag::Other => ("other", ""),
-    };
-    v1::AclEntry {
-        tag: tag.to_owned(),
-        name: name.to_owned(),
-        bits: e.bits.into(),
-    }
-}
-
-fn parse_entry(e: &v1::AclEntry) -> Result<cat::AclEntry, Failure> {
-    let tag = match (e.tag.as_str(), e.name.as_str()) {
-        ("user", "") => AclTag::UserObj,
-        ("user", name) => AclTag::User(name.to_owned()),
-        ("group", "") => AclTag::GroupObj,
-        ("group", name) => AclTag::Group(name.to_owned()),
-        ("mask", "") => AclTag::Mask,
-        ("other", "") => AclTag::Other,
-        (tag, name) => {
-            return Err(invalid(format!(
-                "ACL entry `{}:{}`: user:NAME, user:, group:NAME, group:, mask: and other: are valid",
-                tag.escape_debug(),
-                name.escape_debug()
-            )));
-        }
-    };
-    if let AclTag::User(name) | AclTag::Group(name) = &tag
-        && !cat::is_principal(name)
-    {
-        return Err(invalid(format!(
-            "ACL entry: `{}` cannot be a user's or group's name",
-            name.escape_debug()
-        )));
-    }
-    let bits = u8::try_from(e.bits).ok().filter(|b| *b <= 7);
-    let bits = bits.ok_or_else(|| invalid(format!("ACL entry: bits {}; 0 to 7 are valid", e.bits)))?;
-    Ok(cat::AclEntry { tag, bits })
 }

@@ -53,6 +53,18 @@ struct Rpc {
 
 impl Rpc {
     async fn run<T>(&self, request: Request<T>, op: impl FnOnce(T) -> Option<Op>) -> Result<Answer, Status> {
+        let whole = |message: T| v1::Request {
+            op: op(message),
+            context: None,
+        };
+        self.run_whole(request, whole).await
+    }
+
+    async fn run_whole<T>(
+        &self,
+        request: Request<T>,
+        whole: impl FnOnce(T) -> v1::Request,
+    ) -> Result<Answer, Status> {
         let header = request.metadata().get("authorization");
         let token = header
             .and_then(|v| v.to_str().ok())
@@ -65,7 +77,7 @@ impl Rpc {
             status(&e)
         })?;
         let session = Session::new(who, self.peer);
-        let answer = door::answer(&self.inner, &session, op(request.into_inner())).await;
+        let answer = door::answer(&self.inner, &session, whole(request.into_inner())).await;
         session.end(&self.inner).await;
         Ok(answer)
     }
@@ -98,7 +110,7 @@ macro_rules! typed {
 #[tonic::async_trait]
 impl Grid for Rpc {
     async fn call(&self, request: Request<v1::Request>) -> Result<Response<v1::Response>, Status> {
-        let result = self.run(request, |r| r.op).await?;
+        let result = self.run_whole(request, |r| r).await?;
         Ok(Response::new(v1::Response { result: Some(result) }))
     }
 

@@ -42,11 +42,21 @@ const MAX_WRITERS: usize = 256;
 const IDLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// A refusal.
-struct Refusal(StatusCode, String);
+pub struct Refusal(pub StatusCode, pub String);
 
 impl Refusal {
     fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self(status, text.into())
+    }
+
+    /// What was asked cannot be.
+    pub fn bad(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// Not now.
+    pub fn unavailable(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 }
 

@@ -11,6 +11,7 @@ mod control;
 mod data;
 mod flow;
 mod inventory;
+mod local;
 mod look;
 mod pull;
 mod scrub;

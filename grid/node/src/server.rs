@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::config::NodeConfig;
 use crate::control;
 use crate::data::Data;
+use crate::local::Near;
 use crate::pull::Pulls;
 
 /// Threads of the data service; reading and writing the spool has its own.
@@ -77,6 +78,7 @@ pub struct Node {
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
+    near: Option<Near>,
     address: SocketAddr,
 }
 
@@ -118,6 +120,7 @@ impl Node {
         };
         let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
         identity.keep_address(&advertised)?;
+        let near = Near::start(shared.clone(), identity.pin());
         let control = start_control(&shared, (dir, ticket), &config, &advertised, &identity)?;
         tracing::info!(%address, "node runs");
         Ok(Self {
@@ -125,6 +128,7 @@ impl Node {
             shared,
             stop,
             control: Some(control),
+            near,
             address,
         })
     }
@@ -145,6 +149,9 @@ impl Node {
         };
         self.shared.stop.store(true, Ordering::Relaxed);
         let _ = self.stop.send(true);
+        if let Some(near) = self.near.take() {
+            near.stop();
+        }
         runtime.shutdown_timeout(Duration::from_secs(STOP_LIMIT_S));
         if let Some(control) = self.control.take() {
             let _ = control.join();

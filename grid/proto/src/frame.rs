@@ -93,7 +93,7 @@ mod tests {
         });
         ClientFrame {
             number,
-            body: Some(client_frame::Body::Request(Request { op: Some(op) })),
+            body: Some(client_frame::Body::Request(Request { op: Some(op), context: None })),
         }
     }
 

@@ -22,6 +22,7 @@ mod files;
 mod front;
 mod handle;
 mod identity;
+pub mod near;
 mod paced;
 mod pacer;
 mod path;

@@ -9,6 +9,7 @@ pub mod grid;
 pub mod lab;
 pub mod lane;
 pub mod metad;
+pub mod mount;
 pub mod netv;
 pub mod pace;
 pub mod plan;

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::ArgAction;
-use kuroshio_client::v1::{self, AclEntry};
+use kuroshio_client::v1::{self, AclTag};
 use serde_json::json;
 
 use super::{Context, path_of, paths_of, shown};
@@ -16,6 +16,51 @@ use crate::error::Failure;
 use crate::output;
 
 const DONE: Result<ExitCode, Failure> = Ok(ExitCode::SUCCESS);
+
+/// One entry as it is written: the owner and the owning group are a user and a group without a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct AclEntry {
+    tag: &'static str,
+    name: String,
+    bits: u32,
+}
+
+impl AclEntry {
+    fn of(e: &v1::AclEntry) -> Self {
+        let tag = match e.tag() {
+            AclTag::Owner | AclTag::User => "user",
+            AclTag::GroupOwner | AclTag::Group => "group",
+            AclTag::Mask => "mask",
+            AclTag::Other | AclTag::Unspecified => "other",
+        };
+        Self {
+            tag,
+            name: e.name.clone(),
+            bits: e.bits,
+        }
+    }
+
+    fn on_the_wire(&self) -> v1::AclEntry {
+        let tag = match (self.tag, self.name.is_empty()) {
+            ("user", true) => AclTag::Owner,
+            ("user", false) => AclTag::User,
+            ("group", true) => AclTag::GroupOwner,
+            ("group", false) => AclTag::Group,
+            ("mask", _) => AclTag::Mask,
+            _ => AclTag::Other,
+        };
+        v1::AclEntry {
+            tag: tag.into(),
+            name: self.name.clone(),
+            bits: self.bits,
+        }
+    }
+}
+
+/// The list that is there; empty when there is none.
+fn list_of(cx: &Context, path: &[u8], default_list: bool) -> Result<Vec<AclEntry>, Failure> {
+    Ok(cx.grid.acl(path, default_list)?.iter().map(AclEntry::of).collect())
+}
 
 /// Arguments of `fs getfacl`.
 #[derive(clap::Args)]
@@ -86,7 +131,7 @@ pub fn get(cx: &Context, args: GetArgs) -> Result<ExitCode, Failure> {
 
 /// The list, or what the mode says.
 fn access_list(cx: &Context, path: &[u8], attr: &v1::Attr) -> Result<Vec<AclEntry>, Failure> {
-    let list = cx.grid.acl(path, false)?;
+    let list = list_of(cx, path, false)?;
     Ok(if list.is_empty() { from_mode(attr.mode) } else { list })
 }
 
@@ -95,7 +140,7 @@ fn from_mode(mode: u32) -> Vec<AclEntry> {
         .iter()
         .zip([6u32, 3, 0])
         .map(|(tag, shift)| AclEntry {
-            tag: (*tag).to_owned(),
+            tag,
             name: String::new(),
             bits: (mode >> shift) & 7,
         })
@@ -119,7 +164,7 @@ pub fn set(cx: &Context, args: SetArgs) -> Result<ExitCode, Failure> {
         } else {
             let attr = cx.grid.stat(&path, true)?;
             let mut list = if args.default_list {
-                cx.grid.acl(&path, true)?
+                list_of(cx, &path, true)?
             } else {
                 access_list(cx, &path, &attr)?
             };
@@ -128,7 +173,8 @@ pub fn set(cx: &Context, args: SetArgs) -> Result<ExitCode, Failure> {
             }
             changed(list, &modify, &remove)?
         };
-        cx.grid.set_acl(&path, args.default_list, list.clone())?;
+        let entries = list.iter().map(AclEntry::on_the_wire).collect();
+        cx.grid.set_acl(&path, args.default_list, entries)?;
         told.push(json!({ "path": shown(&path), "entries": list.iter().map(text).collect::<Vec<_>>() }));
     }
     cx.print_json(&json!({ "default": args.default_list, "files": told }))?;
@@ -208,7 +254,7 @@ fn parse(entry: &str, with_bits: bool) -> Result<AclEntry, Failure> {
         return Err(bad());
     }
     Ok(AclEntry {
-        tag: tag.to_owned(),
+        tag,
         name: name.to_owned(),
         bits,
     })

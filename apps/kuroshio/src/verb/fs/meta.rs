@@ -197,7 +197,7 @@ pub fn xattr(cx: &Context, args: XattrArgs) -> Result<ExitCode, Failure> {
             let path = path_of(&path)?;
             let value = value_of(&value)?;
             let told = json!({ "path": shown(&path), "name": name.to_string_lossy(), "bytes": value.len() });
-            cx.grid.set_xattr(v1::SetXattrRequest {
+            cx.grid.set_xattr(v1::XattrRequest {
                 path,
                 name: name.as_bytes().to_vec(),
                 value,
