@@ -29,7 +29,7 @@ pub const SMALL_BYTES: usize = 1024 * 1024;
 /// Bytes of one request of larger content.
 pub const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Longest silence of a data service before another one is asked.
-const SILENCE: Duration = Duration::from_secs(5);
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a node to make a part durable.
 const FLUSH_LIMIT: Duration = Duration::from_secs(120);
 /// Nodes that are tried for one put.
@@ -63,12 +63,12 @@ impl Cancel {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn moved(&self, bytes: usize) -> Result<(), ClientError> {
+    pub(crate) fn moved(&self, bytes: usize) -> Result<(), ClientError> {
         self.add(bytes as u64);
         self.check()
     }
 
-    fn check(&self) -> Result<(), ClientError> {
+    pub(crate) fn check(&self) -> Result<(), ClientError> {
         if self.is_stopped() {
             return Err(ClientError::Cancelled);
         }
@@ -287,7 +287,7 @@ struct Kept {
     mac: Vec<u8>,
 }
 
-fn dial(place: &v1::Place) -> Result<HttpConn, ClientError> {
+pub(crate) fn dial(place: &v1::Place) -> Result<HttpConn, ClientError> {
     let pin = place
         .pin
         .parse()
@@ -521,7 +521,7 @@ impl<'a> Reading<'a> {
 }
 
 /// Where a fragment is by a newer grant.
-fn places_of(grant: &v1::ReadGrant, fragment: &v1::Fragment) -> Vec<v1::Place> {
+pub(crate) fn places_of(grant: &v1::ReadGrant, fragment: &v1::Fragment) -> Vec<v1::Place> {
     let found = grant.fragments.iter().find(|f| f.index == fragment.index);
     found.map(|f| f.places.clone()).unwrap_or_default()
 }

@@ -112,7 +112,7 @@ impl Grid {
         }
     }
 
-    fn done(&self, op: Op) -> Result<(), ClientError> {
+    pub(crate) fn done(&self, op: Op) -> Result<(), ClientError> {
         match self.call(op)? {
             Answer::Done(_) => Ok(()),
             other => Err(unexpected(&other)),
@@ -407,6 +407,22 @@ impl Grid {
         }
     }
 
+    /// One page of a directory, from the cursor `after` on (empty at the start).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn list_page(&self, path: &[u8], after: Vec<u8>) -> Result<v1::ListReply, ClientError> {
+        let request = Op::List(v1::ListRequest {
+            path: path.to_vec(),
+            after,
+            limit: 0,
+        });
+        match self.call(request)? {
+            Answer::List(reply) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The entries of a directory, page by page.
     pub fn list<'a>(&'a self, path: &[u8]) -> Entries<'a> {
         Entries {
@@ -435,17 +451,11 @@ impl Iterator for Entries<'_> {
                 return Some(Ok(entry));
             }
             let after = self.next.take()?;
-            let request = Op::List(v1::ListRequest {
-                path: self.path.clone(),
-                after,
-                limit: 0,
-            });
-            match self.grid.call(request) {
-                Ok(Answer::List(reply)) => {
+            match self.grid.list_page(&self.path, after) {
+                Ok(reply) => {
                     self.page = reply.entries.into();
                     self.next = Some(reply.next).filter(|n| !n.is_empty());
                 }
-                Ok(other) => return Some(Err(unexpected(&other))),
                 Err(e) => return Some(Err(e)),
             }
         }
@@ -487,10 +497,13 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::Create(_)
             | Op::Use(_)
             | Op::Inventory(_)
+            | Op::GetXattr(_)
+            | Op::ListXattr(_)
+            | Op::SetXattr(_)
     )
 }
 
-fn unexpected(answer: &Answer) -> ClientError {
+pub(crate) fn unexpected(answer: &Answer) -> ClientError {
     let text = format!("{answer:?}");
     ClientError::Protocol(text.chars().take(80).collect())
 }

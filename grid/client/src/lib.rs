@@ -13,6 +13,8 @@ mod connection;
 mod content;
 mod error;
 mod grid;
+mod range;
+mod xattr;
 
 pub use content::{Cancel, Once, PART_BYTES, PutOptions, Received, SMALL_BYTES, Sent};
 pub use error::ClientError;

@@ -75,6 +75,10 @@ impl Inner {
             Op::Heartbeat(r) => self.heartbeat(session, r).await,
             Op::OrderDone(r) => self.order_done(session, r).await,
             Op::Inventory(r) => self.inventory(session, r).await,
+            Op::GetXattr(r) => self.get_xattr(session, r).await,
+            Op::ListXattr(r) => self.list_xattr(session, r).await,
+            Op::SetXattr(r) => self.set_xattr(session, r).await,
+            Op::RemoveXattr(r) => self.remove_xattr(session, r).await,
         }
     }
 

@@ -23,6 +23,7 @@ mod registry;
 mod rpc;
 mod server;
 mod upkeep;
+mod xattr;
 
 pub use config::{Config, Timing};
 pub use server::{Metad, MetadError};
