@@ -97,14 +97,11 @@ pub async fn answer(
     path: Vec<u8>,
     request: &HeaderMap,
 ) -> Result<Answer, Refusal> {
-    match headers::text(request, "credential") {
-        None | Some("none") => {}
-        Some(other) => {
-            return Err(Refusal::bad(format!(
-                "`Credential: {other}`: only `none` is valid; give the other server's token as \
-                 `TransferHeaderAuthorization`"
-            )));
-        }
+    if let Some(other) = request.get_all("credential").iter().find(|v| *v != "none") {
+        return Err(Refusal::bad(format!(
+            "`Credential: {}`: only `none` is valid; give the other server's token as `TransferHeaderAuthorization`",
+            String::from_utf8_lossy(other.as_bytes()).escape_debug()
+        )));
     }
     let source = headers::text(request, "source");
     let destination = headers::text(request, "destination");

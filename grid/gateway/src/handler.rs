@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use dav_server::body::BodyType;
 use dav_server::{DavHandler, DavMethod, DavMethodSet};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
@@ -15,7 +16,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 use kuroshio_client::v1;
 use kuroshio_service::Operation;
-use kuroshio_service::body::{self, Answer};
+use kuroshio_service::body::{self, Answer, AnswerBody};
 use kuroshio_service::door::{self, Door, Handler, Speaker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep};
@@ -234,7 +235,12 @@ impl Shared {
             let why = status.canonical_reason().unwrap_or("refused");
             return Err(Refusal::new(status, format!("{method}: {why}")));
         }
-        let mut answer = answer.map(BodyExt::boxed_unsync);
+        // With its length where that is known: some clients take an empty body in chunks for a broken one.
+        let mut answer = answer.map(|body| match body.inner {
+            BodyType::Empty => whole(Bytes::new()),
+            BodyType::Bytes(bytes) => whole(bytes.unwrap_or_default()),
+            BodyType::AsyncStream(_) => body.boxed_unsync(),
+        });
         if method == Method::OPTIONS {
             let fields = answer.headers_mut();
             fields.insert("dav", HeaderValue::from_static("1,2"));
@@ -280,6 +286,10 @@ impl Shared {
             _ => Ok(()),
         }
     }
+}
+
+fn whole(bytes: Bytes) -> AnswerBody {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// Whether the mode of a directory lets a user write; the metadata service decides about everything else.

@@ -23,11 +23,11 @@ pub fn grid_path(url_path: &str) -> Result<Vec<u8>, Refusal> {
     Ok(plain(path.as_bytes()))
 }
 
-/// A path without a slash at its end; the root is `/`.
+/// A path without a slash at its end; the root is `/` (the library's parent of `/a` has no byte at all).
 pub fn plain(path: &[u8]) -> Vec<u8> {
-    match path.strip_suffix(b"/") {
-        Some(b"") | None => path.to_vec(),
-        Some(rest) => rest.to_vec(),
+    match path.strip_suffix(b"/").unwrap_or(path) {
+        b"" => b"/".to_vec(),
+        rest => rest.to_vec(),
     }
 }
 
@@ -63,6 +63,7 @@ mod tests {
         for (url, path) in table {
             assert_eq!(grid_path(url).expect(url), path, "{url}");
         }
+        assert_eq!(plain(b""), b"/");
         for bad in ["", "a", "/a%2fb", "/a%00", "/../a", "/\u{fc}", "*"] {
             assert!(grid_path(bad).is_err(), "{bad}");
         }

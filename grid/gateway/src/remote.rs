@@ -58,10 +58,15 @@ impl Target {
             return Err(bad("a user in it; send `TransferHeaderAuthorization`"));
         }
         let host = authority.host();
+        let port = match authority.as_str().strip_prefix(host) {
+            Some("") => Some(HTTPS_PORT),
+            Some(rest) => rest.strip_prefix(':').and_then(|p| p.parse().ok()).filter(|p| *p > 0),
+            None => None,
+        };
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         Ok(Self {
             host: bare.unwrap_or(host).to_owned(),
-            port: authority.port_u16().unwrap_or(HTTPS_PORT),
+            port: port.ok_or_else(|| bad("its port is not one of 1 to 65535"))?,
             authority: authority.as_str().to_owned(),
             path: uri.path_and_query().map_or("/", |p| p.as_str()).to_owned(),
         })

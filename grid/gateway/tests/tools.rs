@@ -45,10 +45,11 @@ fn rclone_copies_syncs_and_checks_both_ways() {
     for (n, name) in ["one", "a/two", "a/b c/three ü", "a/b c/empty"].into_iter().enumerate() {
         fs::write(local.join(name), bytes(n * 700_000 % 2_000_000, n as u64)).expect("written");
     }
+    let config = bed.file("rclone.conf", b"");
     let rclone = |args: &[&str]| {
         let mut command = tool("rclone");
         command.args(args).arg("--ca-cert").arg(bed.gateway.certificate());
-        command.env("RCLONE_CONFIG", bed.path("rclone.conf"));
+        command.env("RCLONE_CONFIG", &config);
         command.env("RCLONE_CONFIG_GRID_TYPE", "webdav");
         command.env("RCLONE_CONFIG_GRID_URL", bed.url("/"));
         command.env("RCLONE_CONFIG_GRID_VENDOR", "other");
