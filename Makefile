@@ -33,6 +33,7 @@ test: deps
 	@scripts/deps test
 	$(CARGO) test --workspace --locked
 	bench/test_bench.py
+	python/test
 
 bench: build
 	bench/run

@@ -77,6 +77,8 @@ enum Verb {
     Metad(verb::metad::Args),
     /// Run a node of a grid
     Stored(verb::stored::Args),
+    /// Offer a grid by HTTP and WebDAV: curl, rclone, davix, file managers, Python
+    Gateway(verb::gateway::Args),
     /// Run the papers' experiments
     Lab(verb::lab::Args),
     /// Keep an emulated network up, change it and look at it
@@ -107,6 +109,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Join(args) => verb::stored::join(args),
         Verb::Metad(args) => verb::metad::run(args),
         Verb::Stored(args) => verb::stored::run(args),
+        Verb::Gateway(args) => verb::gateway::run(args),
         Verb::Lab(args) => verb::lab::run(args),
         Verb::Testbed(args) => verb::testbed::run(args),
         Verb::Demo(args) => verb::demo::run(args),

@@ -67,12 +67,12 @@ impl Cancel {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn moved(&self, bytes: usize) -> Result<(), ClientError> {
+    pub(crate) fn moved(&self, bytes: usize) -> Result<(), ClientError> {
         self.add(bytes as u64);
         self.check()
     }
 
-    fn check(&self) -> Result<(), ClientError> {
+    pub(crate) fn check(&self) -> Result<(), ClientError> {
         if self.is_stopped() {
             return Err(ClientError::Cancelled);
         }
@@ -729,7 +729,7 @@ impl<'a> Reading<'a> {
 }
 
 /// Where a fragment is by a newer grant.
-fn places_of(grant: &v1::ReadGrant, fragment: &v1::Fragment) -> Vec<v1::Place> {
+pub(crate) fn places_of(grant: &v1::ReadGrant, fragment: &v1::Fragment) -> Vec<v1::Place> {
     let found = grant.fragments.iter().find(|f| f.index == fragment.index);
     found.map(|f| f.places.clone()).unwrap_or_default()
 }

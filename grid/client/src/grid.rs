@@ -494,6 +494,22 @@ impl Grid {
         }
     }
 
+    /// One page of a directory, from the cursor `after` on (empty at the start).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn list_page(&self, path: &[u8], after: Vec<u8>) -> Result<v1::ListReply, ClientError> {
+        let request = Op::List(v1::ListRequest {
+            path: path.to_vec(),
+            after,
+            limit: 0,
+        });
+        match self.call(request)? {
+            Answer::List(reply) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The entries of a directory, page by page.
     pub fn list<'a>(&'a self, path: &[u8]) -> Entries<'a> {
         Entries {
@@ -522,17 +538,11 @@ impl Iterator for Entries<'_> {
                 return Some(Ok(entry));
             }
             let after = self.next.take()?;
-            let request = Op::List(v1::ListRequest {
-                path: self.path.clone(),
-                after,
-                limit: 0,
-            });
-            match self.grid.call(request) {
-                Ok(Answer::List(reply)) => {
+            match self.grid.list_page(&self.path, after) {
+                Ok(reply) => {
                     self.page = reply.entries.into();
                     self.next = Some(reply.next).filter(|n| !n.is_empty());
                 }
-                Ok(other) => return Some(Err(unexpected(&other))),
                 Err(e) => return Some(Err(e)),
             }
         }

@@ -17,6 +17,7 @@ mod fragments;
 mod grid;
 mod meta;
 mod pool;
+mod range;
 mod service;
 
 pub use check::CheckedReplica;

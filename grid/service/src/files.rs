@@ -115,9 +115,45 @@ pub fn send<R: ReadAt>(content: Content<R>, headers: &HeaderMap, head_only: bool
         etag,
         modified_unix_s,
     } = content;
+    let version = Version {
+        size,
+        etag,
+        modified_unix_s,
+    };
+    send_from(&version, headers, head_only, move |start, len, pieces| {
+        read_pieces(&bytes, start, len, pieces);
+    })
+}
+
+/// One version of a content, for validators.
+#[derive(Debug, Clone)]
+pub struct Version {
+    /// How many bytes it has.
+    pub size: u64,
+    /// Names it, with its quotation marks.
+    pub etag: String,
+    /// When it was changed last, seconds since 1970.
+    pub modified_unix_s: Option<u64>,
+}
+
+/// Where the pieces of a body go in.
+pub type Pieces = mpsc::Sender<io::Result<Bytes>>;
+
+/// As [`send`], for content that `feed` gives: `feed(start, len, pieces)` runs in a thread that may wait.
+pub fn send_from(
+    version: &Version,
+    headers: &HeaderMap,
+    head_only: bool,
+    feed: impl FnOnce(u64, u64, &Pieces) + Send + 'static,
+) -> Answer {
+    let Version {
+        size,
+        ref etag,
+        modified_unix_s,
+    } = *version;
     let get = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
-    if get(header::IF_NONE_MATCH).is_some_and(|tags| matches_tag(tags, &etag)) {
-        return with_validators(body::empty(StatusCode::NOT_MODIFIED), &etag, modified_unix_s);
+    if get(header::IF_NONE_MATCH).is_some_and(|tags| matches_tag(tags, etag)) {
+        return with_validators(body::empty(StatusCode::NOT_MODIFIED), etag, modified_unix_s);
     }
     // A range of another version of the file is of no use: then the whole file is sent.
     let same_version = get(header::IF_RANGE).is_none_or(|tag| tag.trim() == etag);
@@ -149,13 +185,13 @@ pub fn send<R: ReadAt>(content: Content<R>, headers: &HeaderMap, head_only: bool
         );
     }
     if !head_only {
-        tokio::task::spawn_blocking(move || read_pieces(&bytes, start, len, &tx));
+        tokio::task::spawn_blocking(move || feed(start, len, &tx));
     }
-    with_validators(answer, &etag, modified_unix_s)
+    with_validators(answer, etag, modified_unix_s)
 }
 
 /// Reads `len` bytes from `start` into the body; ends when the client is gone.
-fn read_pieces(file: &impl ReadAt, start: u64, len: u64, tx: &mpsc::Sender<io::Result<Bytes>>) {
+fn read_pieces(file: &impl ReadAt, start: u64, len: u64, tx: &Pieces) {
     let end = start + len;
     let mut at = start;
     while at < end {

@@ -23,6 +23,8 @@ use crate::token::{self, Claims, MAX_TOKEN_BYTES, Verifier};
 pub const DEFAULT_VALIDITY_S: u64 = 365 * 24 * 3600;
 /// Longest key or certificate file that is read.
 const MAX_DER_BYTES: u64 = 64 * 1024;
+/// Characters of a line of PEM text.
+const PEM_LINE: usize = 64;
 
 /// Key, certificate and state folder of a service.
 pub struct Identity {
@@ -58,7 +60,7 @@ impl Identity {
         let cert_der = match private::read(&cert_path, MAX_DER_BYTES)? {
             Some(der) if !made => der,
             _ => {
-                let der = self_signed(&key)?;
+                let der = self_signed(&key, &["kuroshio.invalid".to_owned()])?;
                 private::write(&cert_path, &der)?;
                 der
             }
@@ -71,6 +73,28 @@ impl Identity {
             pin,
             made,
         })
+    }
+
+    /// As [`Self::open`], with a certificate for these host names and addresses, for clients that do not pin
+    /// the key but are given the certificate. It is made anew when the names have changed.
+    pub fn open_named(dir: &Path, names: &[String]) -> Result<Self, ServiceError> {
+        let mut identity = Self::open(dir)?;
+        let kept_path = dir.join("names");
+        let wanted = names.join("\n");
+        if private::read(&kept_path, MAX_DER_BYTES)?.as_deref() != Some(wanted.as_bytes()) {
+            identity.cert_der = self_signed(&identity.key, names)?;
+            private::write(&dir.join("cert.der"), &identity.cert_der)?;
+            private::write(&kept_path, wanted.as_bytes())?;
+        }
+        Ok(identity)
+    }
+
+    /// The certificate as PEM text (RFC 7468).
+    pub fn certificate_pem(&self) -> String {
+        let base64 = base64::engine::general_purpose::STANDARD.encode(&self.cert_der);
+        let lines = base64.as_bytes().chunks(PEM_LINE).map(String::from_utf8_lossy);
+        let body = lines.map(|line| format!("{line}\n")).collect::<String>();
+        format!("-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n")
     }
 
     /// The fingerprint of the key.
@@ -170,9 +194,9 @@ impl Identity {
     }
 }
 
-fn self_signed(key: &KeyPair) -> Result<Vec<u8>, ServiceError> {
+fn self_signed(key: &KeyPair, names: &[String]) -> Result<Vec<u8>, ServiceError> {
     let failed = |e: rcgen::Error| ServiceError::Crypto(format!("cannot make a certificate: {e}"));
-    let mut params = CertificateParams::new(vec!["kuroshio.invalid".to_owned()]).map_err(failed)?;
+    let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, "kuroshio service");
     params.distinguished_name = name;

@@ -4,6 +4,7 @@ pub mod capacity;
 pub mod cp;
 pub mod demo;
 pub mod fs;
+pub mod gateway;
 pub mod r#gen;
 pub mod grid;
 pub mod lab;

@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let identity = if args.insecure {
         None
     } else {
-        Some(Identity::open(&state_dir(&args)?)?)
+        Some(Identity::open(&state_dir(args.state.as_ref(), "serve")?)?)
     };
     let plan = args.plan.as_deref().map(PlanKeeper::open).transpose()?;
     let config = |listen: Vec<SocketAddr>| ServeConfig {
@@ -130,9 +130,9 @@ pub fn start_log() {
         .try_init();
 }
 
-/// The folder of the service's identity.
-fn state_dir(args: &Args) -> Result<PathBuf, Failure> {
-    if let Some(dir) = &args.state {
+/// The folder of a service's identity: as given, or below the user's state.
+pub fn state_dir(given: Option<&PathBuf>, service: &str) -> Result<PathBuf, Failure> {
+    if let Some(dir) = given {
         return Ok(dir.clone());
     }
     let absolute = |name: &str| {
@@ -142,7 +142,7 @@ fn state_dir(args: &Args) -> Result<PathBuf, Failure> {
     };
     let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local").join("state")));
     match base {
-        Some(base) => Ok(base.join("kuroshio").join("serve")),
+        Some(base) => Ok(base.join("kuroshio").join(service)),
         None => Err(Failure::usage(
             "no place for the key: give --state DIR, or set HOME or XDG_STATE_HOME",
         )),
@@ -213,7 +213,7 @@ fn announce(args: &Args, service: &Service, identity: Option<&Identity>) -> Resu
 }
 
 fn print_ticket(args: &Args) -> Result<ExitCode, Failure> {
-    let dir = state_dir(args)?;
+    let dir = state_dir(args.state.as_ref(), "serve")?;
     if !dir.join("key.der").exists() {
         return Err(Failure::usage(format!(
             "{}: no service was started with this state folder; `kuroshio serve --root DIR` makes one",

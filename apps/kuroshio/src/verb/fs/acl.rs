@@ -104,7 +104,7 @@ pub fn get(cx: &Context, args: GetArgs) -> Result<ExitCode, Failure> {
         let attr = cx.grid.stat(&path, true)?;
         let access = access_list(cx, &path, &attr)?;
         let default = if attr.kind() == v1::Kind::Directory {
-            cx.grid.acl(&path, true)?
+            list_of(cx, &path, true)?
         } else {
             Vec::new()
         };
@@ -211,7 +211,7 @@ fn changed(mut list: Vec<AclEntry>, modify: &[AclEntry], remove: &[AclEntry]) ->
             let class = list.iter().filter(|e| e.tag == "group" || !e.name.is_empty());
             let bits = class.fold(0, |bits, e| bits | e.bits);
             list.push(AclEntry {
-                tag: "mask".into(),
+                tag: "mask",
                 name: String::new(),
                 bits,
             });
