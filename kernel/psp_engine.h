@@ -24,8 +24,8 @@
  * header to FCS, a rate is bit/s at that level. The same arithmetic as core/src/pace in Rust; both are checked on
  * core/vectors. The caller serialises all calls on one struct psp_sched.
  *
- * Source: PSPacer (Takano et al., "gap packets"), slides of the project's paper 001; that a window's round trip is counted
- * without the time in the own queue: PSPacer 2, estimate_target_rate.
+ * Source: PSPacer (Takano et al., "gap packets"), slides of the project's paper 001; that a window's round trip is
+ * counted without the time in the own queue: PSPacer 2, estimate_target_rate.
  */
 #ifndef PSP_ENGINE_H
 #define PSP_ENGINE_H
@@ -96,8 +96,8 @@ bool psp_gap_on_wire(u32 frame_bytes, u64 target_bps, u64 line_bps, u32 limit_by
 #define PSP_WAIT_MAX_US 10000000u
 u32 psp_smooth_wait(u32 wait_16us, u32 wait_us);
 /*
- * The round trip without that wait, for the rate of a window: max(srtt - wait, min(least, srtt)). What waits here is no part of the
- * path, and a rate that counts it can never make it shorter. least_us: the shortest round trip measured, 0 for none.
+ * The round trip without that wait, for the rate of a window: max(srtt - wait, min(least, srtt)). What waits here is no
+ * part of the path, and a rate that counts it can never make it shorter. least_us: the shortest one measured, 0: none.
  */
 u32 psp_path_rtt(u32 srtt_us, u32 least_us, u32 wait_16us);
 

@@ -217,8 +217,8 @@ static u32 psp_waited_us(const struct psp_data *q, const struct sk_buff *skb)
 }
 
 /*
- * packet_size * cwnd / RTT of the frame's own connection, up to the class's bound or the wire's speed. The round trip is
- * that of the path, without the time in this class and in the device's ring.
+ * packet_size * cwnd / RTT of the frame's own connection, up to the class's bound or the wire's speed. The round trip
+ * is that of the path, without the time in this class and in the device's ring.
  */
 static u64 psp_rate_of(const struct psp_data *q, struct psp_cl *cl, const struct sk_buff *skb)
 {

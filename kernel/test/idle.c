@@ -3,13 +3,14 @@
  * idle OUT PROGRESS: keeps the virtual processor busy while nothing else wants it, and tells how much that was.
  *
  * A processor that halts costs the emulator far more than one that goes on: two of its threads take turns at every
- * sleep and wake-up, and a path has tens of them per frame. So a process of the lowest priority (SCHED_IDLE) takes what is left,
- * in blocks of SPIN instructions that do nothing, which the emulator passes in no time of its own. Everything else
- * runs when it would have run: an interrupt interrupts, a process that wakes takes the processor.
+ * sleep and wake-up, and a path has tens of them per frame. So a process of the lowest priority (SCHED_IDLE) takes what
+ * is left, in blocks of SPIN instructions that do nothing, which the emulator passes in no time of its own. Everything
+ * else runs when it would have run: an interrupt interrupts, a process that wakes takes the processor.
  *
  *	idle time = blocks * SPIN instructions * 1 ns		exact, as an instruction takes a nanosecond of virtual time
  *
- * Each second: a line "elapsed_ns idle_ns" in OUT, and the seconds so far in PROGRESS. On SIGTERM it ends with a last line.
+ * Each second: a line "elapsed_ns idle_ns" in OUT, and the seconds so far in PROGRESS. On SIGTERM it ends with a last
+ * line.
  * Exit code: 0, 1 failed, 2 bad input.
  */
 #define _GNU_SOURCE

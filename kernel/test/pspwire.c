@@ -171,7 +171,7 @@ static enum hrtimer_restart wire_timer(struct hrtimer *timer)
 			s->head = (s->head + 1) % ring;
 			s->used--;
 		} else if (s->used) {
-			wait_ns = max(div64_u64(s->ends_ps[s->head] - now + 999, 1000), (u64)tell_ns);
+			wait_ns = max_t(u64, div64_u64(s->ends_ps[s->head] - now + 999, 1000), tell_ns);
 		} else {
 			s->told = false;
 		}
