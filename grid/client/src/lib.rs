@@ -14,7 +14,7 @@ mod content;
 mod error;
 mod grid;
 
-pub use content::{Cancel, Once, PART_BYTES, PutOptions, Received, SMALL_BYTES, Sent};
+pub use content::{Cancel, Once, PART_BYTES, PutOptions, Received, SMALL_BYTES, Sent, Stored, unhex};
 pub use error::ClientError;
 pub use grid::{Entries, Grid, Pending, RETRY_LIMIT, host_name};
 pub use kuroshio_proto::{code_name, v1};
