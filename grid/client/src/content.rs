@@ -153,12 +153,15 @@ impl Sink for Forward<'_> {
 
 /// A node's answer to a part.
 #[derive(Deserialize)]
-struct Stored {
-    done: bool,
+pub struct Stored {
+    /// Whether the object is whole and durable.
+    pub done: bool,
+    /// Its BLAKE3 then, in hexadecimal.
     #[serde(default)]
-    digest: String,
+    pub digest: String,
+    /// The node's receipt then, in hexadecimal.
     #[serde(default)]
-    mac: String,
+    pub mac: String,
 }
 
 /// How a file is made.
@@ -504,7 +507,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+/// Bytes of a hexadecimal form.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.chars().map(|c| c.to_digit(16)).collect::<Option<Vec<_>>>()?;
     let pairs = digits.chunks(2).map(|p| match p {
         [high, low] => Some((high * 16 + low) as u8),

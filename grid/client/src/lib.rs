@@ -21,7 +21,9 @@ mod range;
 mod service;
 
 pub use check::CheckedReplica;
-pub use content::{Cancel, Once, PART_BYTES, Part, PutOptions, Received, SMALL_BYTES, Sent, Sink};
+pub use content::{
+    Cancel, Once, PART_BYTES, Part, PutOptions, Received, SMALL_BYTES, Sent, Sink, Stored, unhex,
+};
 pub use error::ClientError;
 pub use fragments::{Draft, DraftPlace, cut};
 pub use grid::{Entries, Grid, Pending, RETRY_LIMIT, host_name};

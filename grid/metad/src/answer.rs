@@ -6,7 +6,6 @@ use std::sync::Arc;
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{Place, Timestamp};
 use kuroshio_proto::MAX_LIST_ENTRIES;
-use kuroshio_proto::frame::MAX_FRAME_BYTES;
 use kuroshio_proto::v1::request::Op;
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
@@ -125,27 +124,11 @@ impl Inner {
             attrs: true,
         };
         let page = self.ask(&session.who.caller, op).await?;
-        let mut reply = v1::ListReply::default();
-        // Long copy rules and names may fill an answer before the page ends.
-        let mut room = MAX_FRAME_BYTES / 2;
-        let mut more = page.more;
-        for entry in page.entries {
-            let entry = v1::Entry {
-                name: entry.name,
-                attr: entry.attr.map(convert::attr),
-            };
-            let bytes = kuroshio_proto::Message::encoded_len(&entry) + 8;
-            if bytes > room {
-                more = true;
-                break;
-            }
-            room -= bytes;
-            reply.entries.push(entry);
-        }
-        if more {
-            reply.next = reply.entries.last().map(|e| e.name.clone()).unwrap_or_default();
-        }
-        Ok(Answer::List(reply))
+        let entries = page.entries.into_iter().map(|entry| v1::Entry {
+            name: entry.name,
+            attr: entry.attr.map(convert::attr),
+        });
+        Ok(Answer::List(convert::page(entries, page.more)))
     }
 
     async fn make_dir(&self, session: &Session, r: v1::MakeDirRequest) -> Answered {

@@ -17,7 +17,7 @@ use crate::server::Inner;
 use crate::stage::MAX_PUT_FRAGMENTS;
 
 /// Nodes that a right to write names.
-pub const PLACES: usize = 4;
+const PLACES: usize = 4;
 /// Generations that a right to read names one by one; beyond, it is for all contents of the file.
 const MAX_GENERATIONS: usize = 16;
 /// Priority of replicas that a person asked for.
@@ -75,20 +75,11 @@ impl Inner {
         let path = object_path(inode, generation, 0);
         let scope = format!("storage.modify:{path}");
         let token = self.grant(&who.caller.user, &scope)?;
-        let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
-            node: n.name,
-            address: n.address,
-            pin: n.pin,
-            path: path.clone(),
-            token: token.clone(),
-            up: true,
-            state: "writing".into(),
-        });
         Ok(Answer::Write(v1::WriteGrant {
             inode,
             generation,
             new_file,
-            places: places.collect(),
+            places: places_to_write(nodes, &path, &token),
             ..v1::WriteGrant::default()
         }))
     }
@@ -340,6 +331,20 @@ impl Inner {
         }
         Ok(Answer::Jobs(v1::JobsReply { jobs }))
     }
+}
+
+/// Where an object may be written.
+pub fn places_to_write(nodes: Vec<cat::Node>, path: &str, token: &str) -> Vec<v1::Place> {
+    let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
+        node: n.name,
+        address: n.address,
+        pin: n.pin,
+        path: path.to_owned(),
+        token: token.to_owned(),
+        up: true,
+        state: "writing".into(),
+    });
+    places.collect()
 }
 
 /// The scope of a right to read some fragments of a file.

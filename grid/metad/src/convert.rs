@@ -1,6 +1,7 @@
 //! Between the catalog's types and the schema's.
 
 use kuroshio_catalog::{self as cat, CatalogError, ErrorKind};
+use kuroshio_proto::frame::MAX_FRAME_BYTES;
 use kuroshio_proto::v1::{self, Code, Failure};
 
 /// A catalog's error as a client sees it.
@@ -64,6 +65,25 @@ pub fn attr(a: cat::Attr) -> v1::Attr {
         version: a.version,
         acl: a.acl,
     }
+}
+
+/// A page of a directory, as much of it as one answer holds: long copy rules and names may fill that before.
+pub fn page(entries: impl Iterator<Item = v1::Entry>, mut more: bool) -> v1::ListReply {
+    let mut reply = v1::ListReply::default();
+    let mut room = MAX_FRAME_BYTES / 2;
+    for entry in entries {
+        let bytes = kuroshio_proto::Message::encoded_len(&entry) + 8;
+        if bytes > room {
+            more = true;
+            break;
+        }
+        room -= bytes;
+        reply.entries.push(entry);
+    }
+    if more {
+        reply.next = reply.entries.last().map(|e| e.name.clone()).unwrap_or_default();
+    }
+    reply
 }
 
 /// A replica's state.

@@ -10,13 +10,12 @@
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{Access, AclEntry, AclKind, AclTag, Caller, Ino, Kind, Place, SetTime, Timestamp};
-use kuroshio_proto::frame::MAX_FRAME_BYTES;
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_proto::{MAX_LIST_ENTRIES, object_path};
 use kuroshio_service::Operation;
 
-use crate::content::{PLACES, read_scope};
+use crate::content::{places_to_write, read_scope};
 use crate::convert;
 use crate::door::{MAX_HANDLES, Session, Writer};
 use crate::server::Inner;
@@ -163,20 +162,11 @@ impl Inner {
             }
         };
         self.registry.keep_draft(draft);
-        let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
-            node: n.name,
-            address: n.address,
-            pin: n.pin,
-            path: path.clone(),
-            token: token.clone(),
-            up: true,
-            state: "writing".into(),
-        });
         Ok(Answer::Write(v1::WriteGrant {
             inode: draft.ino.0,
             generation: draft.generation.0,
             new_file: false,
-            places: places.collect(),
+            places: places_to_write(nodes, &path, &token),
         }))
     }
 
@@ -260,11 +250,7 @@ impl Inner {
             attrs: r.attrs,
         };
         let page = self.ask(&session.who.caller, op).await?;
-        let mut reply = v1::ListReply::default();
-        // Long copy rules and names may fill an answer before the page ends.
-        let mut room = MAX_FRAME_BYTES / 2;
-        let mut more = page.more;
-        for entry in page.entries {
+        let entries = page.entries.into_iter().map(|entry| {
             let found = match entry.attr {
                 Some(found) => convert::attr(found),
                 None => v1::Attr {
@@ -273,22 +259,12 @@ impl Inner {
                     ..v1::Attr::default()
                 },
             };
-            let entry = v1::Entry {
+            v1::Entry {
                 name: entry.name,
                 attr: Some(found),
-            };
-            let bytes = kuroshio_proto::Message::encoded_len(&entry) + 8;
-            if bytes > room {
-                more = true;
-                break;
             }
-            room -= bytes;
-            reply.entries.push(entry);
-        }
-        if more {
-            reply.next = reply.entries.last().map(|e| e.name.clone()).unwrap_or_default();
-        }
-        Ok(Answer::List(reply))
+        });
+        Ok(Answer::List(convert::page(entries, page.more)))
     }
 
     /// Whether the caller may.

@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 
 use fuser::Errno;
 use kuroshio_client::v1::{self, request::Op, response::Result as Answer};
-use kuroshio_client::{ClientError, PART_BYTES, RETRY_LIMIT, SMALL_BYTES};
+use kuroshio_client::{ClientError, PART_BYTES, RETRY_LIMIT, SMALL_BYTES, Stored, unhex};
 use kuroshio_service::{HttpConn, ServiceError};
-use serde::Deserialize;
 
 use crate::draft::read_local;
 use crate::errno::{errno, of_io};
@@ -32,16 +31,6 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(120);
 const FILL_BYTES: u64 = 4 * 1024 * 1024;
 /// Parts that are read and hashed before they can be sent.
 const PARTS_AHEAD: usize = 2;
-
-/// A node's answer to a part.
-#[derive(Deserialize)]
-struct Stored {
-    done: bool,
-    #[serde(default)]
-    digest: String,
-    #[serde(default)]
-    mac: String,
-}
 
 /// What is to be published.
 struct Job {
@@ -159,17 +148,7 @@ impl Core {
                 Err(e) if e == Errno::ESTALE && again => again = false,
                 Err(e) => return Err(e),
             }
-            let request = v1::OpenFileRequest {
-                path: Vec::new(),
-                read: false,
-                write: true,
-                execute: false,
-                near_host: String::new(),
-            };
-            let reply = match self.ask(node.ino, 0, job.actor.clone(), Op::OpenFile(request))? {
-                Answer::OpenFile(reply) => reply,
-                other => return Err(unexpected(&other)),
-            };
+            let reply = self.open_to_write(node.ino, job.actor.clone())?;
             job.writer = reply.write_handle;
             node.lock().writer = Some(Writer {
                 handle: reply.write_handle,
@@ -339,26 +318,4 @@ fn read_part(file: &File, at: u64, len: u64, hasher: &mut blake3::Hasher) -> Par
     })?;
     hasher.update(&part);
     Ok((part, *hasher.finalize().as_bytes()))
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.chars().map(|c| c.to_digit(16)).collect::<Option<Vec<_>>>()?;
-    let pairs = digits.chunks(2).map(|p| match p {
-        [high, low] => Some((high * 16 + low) as u8),
-        _ => None,
-    });
-    pairs.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn receipts_are_hexadecimal() {
-        assert_eq!(unhex("00ff10"), Some(vec![0, 255, 16]));
-        for bad in ["0", "zz", "0g"] {
-            assert_eq!(unhex(bad), None);
-        }
-    }
 }

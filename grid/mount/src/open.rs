@@ -182,6 +182,21 @@ impl Core {
         }
     }
 
+    /// The right to write a file.
+    pub fn open_to_write(&self, ino: u64, actor: Option<Actor>) -> Result<v1::OpenFileReply, Errno> {
+        let request = v1::OpenFileRequest {
+            path: Vec::new(),
+            read: false,
+            write: true,
+            execute: false,
+            near_host: String::new(),
+        };
+        match self.ask(ino, 0, actor, Op::OpenFile(request))? {
+            Answer::OpenFile(reply) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Gives a right to read back, without waiting.
     pub fn end_read(&self, handle: u64) {
         if handle != 0 {
@@ -344,17 +359,7 @@ impl Core {
 
     /// Cuts off or lengthens a file by its name: it is durable when this returns.
     pub fn set_size_of(self: &Arc<Self>, ino: u64, size: u64, actor: Option<Actor>) -> Result<(), Errno> {
-        let request = v1::OpenFileRequest {
-            path: Vec::new(),
-            read: false,
-            write: true,
-            execute: false,
-            near_host: String::new(),
-        };
-        let reply = match self.ask(ino, 0, actor.clone(), Op::OpenFile(request))? {
-            Answer::OpenFile(reply) => reply,
-            other => return Err(unexpected(&other)),
-        };
+        let reply = self.open_to_write(ino, actor.clone())?;
         let attr = reply.attr.clone().ok_or(Errno::EIO)?;
         let node = self.files.take(&attr);
         self.opened(&node, reply, actor.clone());
