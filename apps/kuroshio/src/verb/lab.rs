@@ -4,6 +4,7 @@
 //! `trace.csv`, `report.html`, PNG), `sweep` runs one in virtual time with every combination of values, and
 //! `report` makes one page over all runs of a folder. Exit codes of `run`: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input.
 
+mod replicate;
 mod sweep;
 
 use std::io::Write as _;
@@ -176,6 +177,12 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
             print(&format!("{name}: {title} (virtual time)"));
         }
     }
+    let (name, title) = replicate::NAME;
+    if json {
+        all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["live"] }));
+    } else {
+        print(&format!("{name}: {title} (live)"));
+    }
     if json {
         print(&serde_json::to_string_pretty(&all).map_err(|e| Failure::failed(e.to_string()))?);
     }
@@ -188,6 +195,9 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     if lane::ALL.iter().any(|(name, _)| *name == args.name) {
         return run_lanes(args);
+    }
+    if args.name == replicate::NAME.0 {
+        return run_replicate(args);
     }
     let mut e = experiment::load_with(&args.name, &args.sets).map_err(|e| Failure::usage(e.to_string()))?;
     let changed = args
@@ -268,20 +278,48 @@ fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
     let run = lane::run(name, &mut |line| eprintln!("{line}"));
     let run = run.ok_or_else(|| Failure::usage(format!("lab run {name}: no such experiment")))?;
     let run: LaneRun = run.map_err(|m| Failure::failed(format!("lab run {name}: {m}")))?;
-    let text = serde_json::to_string_pretty(&run).map_err(|m| Failure::failed(m.to_string()))?;
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let dir = args
-        .out
-        .join(format!("{name}-sim-{}", since.map_or(0, |d| d.as_secs())));
+    tell_run(args, &run, "lanes.json")
+}
+
+/// Runs the grid over the emulated Pacific.
+fn run_replicate(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let name = &args.name;
+    if args.sim || args.vm || args.today || args.stall_emulator.is_some() || !args.sets.is_empty() {
+        return Err(Failure::usage(format!(
+            "lab run {name}: runs live only, without --set, --today and --stall-emulator"
+        )));
+    }
+    if !isolate::is_inside() {
+        let list: Vec<_> = std::env::args_os().skip(1).collect();
+        let status = isolate::run(&list).map_err(|e| Failure::failed(format!("lab: {e}")))?;
+        return Ok(ExitCode::from(
+            status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
+        ));
+    }
+    let run = replicate::run(&args.out)?;
+    tell_run(args, &run, "grid.json")
+}
+
+/// Keeps and prints what a run without a topology file left.
+fn tell_run(args: &RunArgs, run: &LaneRun, file: &str) -> Result<ExitCode, Failure> {
+    let text = serde_json::to_string_pretty(run).map_err(|m| Failure::failed(m.to_string()))?;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let name = format!(
+        "{}-{}-{}",
+        run.experiment,
+        run.mode,
+        since.map_or(0, |d| d.as_secs())
+    );
+    let dir = args.out.join(name);
     std::fs::create_dir_all(&dir)
-        .and_then(|()| std::fs::write(dir.join("lanes.json"), &text))
+        .and_then(|()| std::fs::write(dir.join(file), &text))
         .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     if args.json {
         print(&text);
     } else {
         print(&format!(
-            "{} (sim, scale {}): {}",
-            run.experiment, run.scale, run.source
+            "{} ({}, scale {}): {}",
+            run.experiment, run.mode, run.scale, run.source
         ));
         for c in &run.checks {
             let word = if c.ok { "holds" } else { "FAILS" };
@@ -290,7 +328,7 @@ fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
         for note in &run.notes {
             print(&format!("  {note}"));
         }
-        print(&format!("  {}", dir.join("lanes.json").display()));
+        print(&format!("  {}", dir.join(file).display()));
     }
     Ok(ExitCode::from(u8::from(run.checks.iter().any(|c| !c.ok))))
 }
