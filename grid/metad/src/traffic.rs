@@ -643,26 +643,7 @@ fn order(inner: &Arc<Inner>, t: &Transfer) -> Result<crate::registry::Ended, Str
         told: v1::Pace::default(),
     };
     run.told = run.pace(&mut state.arbiter, &state.ways, None, now);
-    let pull = v1::Pull {
-        size_bytes: work.wanted.fragment.size,
-        digest: work.wanted.fragment.digest.0.to_vec(),
-        sources: vec![from],
-        rate_bps: run.told.rate_bps,
-        name: work.wanted.name.clone(),
-        owner: work.wanted.owner.clone(),
-        serial: run.told.serial,
-        ttl_ms: run.told.ttl_ms,
-        start: t.range.start,
-        end: t.range.end,
-        streams: t.streams,
-    };
-    let order = v1::Order {
-        order: 0,
-        inode: object.ino.0,
-        generation: object.generation.0,
-        fragment: object.fragment,
-        what: Some(v1::order::What::Pull(pull)),
-    };
+    let order = pull_of(&work.wanted, t, from, &run.told);
     let Some((number, ended)) = inner.registry.order(&to, order) else {
         if let Some(lease) = &run.lease {
             let _ = state.arbiter.release(lease.id, now);
@@ -673,6 +654,31 @@ fn order(inner: &Arc<Inner>, t: &Transfer) -> Result<crate::registry::Ended, Str
     run.told.order = number;
     state.running.insert(t.id, run);
     Ok(ended)
+}
+
+/// The order to fetch a transfer's part from a place.
+fn pull_of(wanted: &Wanted, t: &Transfer, from: v1::Place, pace: &v1::Pace) -> v1::Order {
+    let object = wanted.fragment.object;
+    let pull = v1::Pull {
+        size_bytes: wanted.fragment.size,
+        digest: wanted.fragment.digest.0.to_vec(),
+        sources: vec![from],
+        rate_bps: pace.rate_bps,
+        name: wanted.name.clone(),
+        owner: wanted.owner.clone(),
+        serial: pace.serial,
+        ttl_ms: pace.ttl_ms,
+        start: t.range.start,
+        end: t.range.end,
+        streams: t.streams,
+    };
+    v1::Order {
+        order: 0,
+        inode: object.ino.0,
+        generation: object.generation.0,
+        fragment: object.fragment,
+        what: Some(v1::order::What::Pull(pull)),
+    }
 }
 
 /// A job's share from its priority: as many parts as it is above the lowest, 1 to 1000.

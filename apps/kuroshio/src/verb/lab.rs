@@ -5,6 +5,7 @@
 //! `report` makes one page over all runs of a folder. Exit codes of `run`: 0 every check holds, 1 one fails, 3 the machine disturbed the run, 2 bad input.
 
 mod rails;
+mod replicate;
 mod sweep;
 
 use std::io::Write as _;
@@ -185,6 +186,12 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         }
     }
     all.extend(rails::list(json));
+    let (name, title) = replicate::NAME;
+    if json {
+        all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["live"] }));
+    } else {
+        print(&format!("{name}: {title} (live)"));
+    }
     if json {
         print(&serde_json::to_string_pretty(&all).map_err(|e| Failure::failed(e.to_string()))?);
     }
@@ -200,6 +207,9 @@ fn run_one(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     if let Some(about) = kuroshio_lab::rails::about(&args.name) {
         return rails::run(args, about);
+    }
+    if args.name == replicate::NAME.0 {
+        return run_replicate(args);
     }
     let mut e = experiment::load_with(&args.name, &args.sets).map_err(|e| Failure::usage(e.to_string()))?;
     let changed = args
@@ -299,6 +309,26 @@ fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
     let page = result
         .write(&dir)
         .and_then(|_| report.write(&dir))
+        .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
+    tell(args, &result, &page)
+}
+
+/// Runs the grid over the emulated Pacific.
+fn run_replicate(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let name = &args.name;
+    if args.sim || args.vm || args.today || args.stall_emulator.is_some() || !args.sets.is_empty() {
+        return Err(Failure::usage(format!(
+            "lab run {name}: runs live only, without --set, --today and --stall-emulator"
+        )));
+    }
+    if !isolate::is_inside() {
+        return isolated();
+    }
+    let result = replicate::run(&args.out)?;
+    let dir = args.out.join(format!("{name}-{}", result.started_unix_s));
+    let page = result
+        .write(&dir)
+        .and_then(|_| kuroshio_lab::page::summary(&result).write(&dir))
         .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     tell(args, &result, &page)
 }

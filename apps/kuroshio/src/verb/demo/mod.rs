@@ -5,7 +5,7 @@
 mod data;
 mod net;
 mod run;
-mod share;
+pub mod share;
 mod site;
 mod summary;
 

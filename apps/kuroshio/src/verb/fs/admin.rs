@@ -18,11 +18,48 @@ const DONE: Result<ExitCode, Failure> = Ok(ExitCode::SUCCESS);
 
 /// Arguments of `fs df`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs df")]
-pub struct DfArgs {}
+#[command(
+    after_help = "Example:\n  kuroshio fs df\n  kuroshio fs df --bench 1GiB     every disk at once: rates by site"
+)]
+pub struct DfArgs {
+    /// Write and read so much at every node, all at once; administrator
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "1GiB")]
+    bench: Option<String>,
+}
+
+/// Arguments of `fs route`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kuroshio fs route --json     capacities are [[route]] of metad.toml")]
+pub struct RouteArgs {}
+
+/// Runs `fs route`.
+pub fn routes(cx: &Context) -> Result<ExitCode, Failure> {
+    let routes = cx.grid.routes()?;
+    let value = |r: &v1::GridRoute| {
+        json!({
+            "from": r.from, "to": r.to, "capacity_bps": r.capacity_bps, "leased_bps": r.leased_bps,
+            "granted_bps": r.granted_bps, "transfers": r.transfers,
+        })
+    };
+    if cx.print_json(&json!({ "routes": routes.iter().map(value).collect::<Vec<_>>() }))? {
+        return DONE;
+    }
+    let rate = crate::progress::rate;
+    for r in &routes {
+        let (capacity, granted) = (rate(r.capacity_bps), rate(r.granted_bps));
+        output::line(&format!(
+            "{:<12} -> {:<12} {capacity:>12} frame level, {granted} given to {} transfers",
+            r.from, r.to, r.transfers
+        ))?;
+    }
+    DONE
+}
 
 /// Runs `fs df`.
-pub fn df(cx: &Context, _: DfArgs) -> Result<ExitCode, Failure> {
+pub fn df(cx: &Context, args: DfArgs) -> Result<ExitCode, Failure> {
+    if let Some(size) = &args.bench {
+        return super::spools::bench(cx, size);
+    }
     let (nodes, status) = (cx.grid.nodes()?, cx.grid.status()?);
     if cx.json {
         let value = json!({

@@ -13,17 +13,19 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kuroshio_client::{Cancel, ClientError, Once, PutOptions, host_name, v1};
+use kuroshio_client::{Cancel, ClientError, Once, Part, PutOptions, host_name, v1};
 use serde_json::{Value, json};
 
 use super::files::make_parents;
-use super::{Context, below, is_dir, last_name, path_of, paths_of, replicas, shown, sizes, umask};
+use super::{Context, below, fragments, is_dir, last_name, path_of, paths_of, replicas, shown, sizes, umask};
 use crate::error::Failure;
 
 /// How often progress is shown on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 /// How often it is written elsewhere.
 const LINE_EVERY: Duration = Duration::from_secs(1);
+/// The rate that is shown is that of so long.
+const RATE_OVER: Duration = Duration::from_secs(3);
 /// Most files at once.
 const MAX_AT_ONCE: u32 = 64;
 
@@ -42,7 +44,9 @@ pub struct How {
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  kuroshio fs put --ncopy 2 run1.dat /data/\n  kuroshio fs put -r results /data\n  \
-                        tar c dir | kuroshio fs put - /dir.tar"
+                        tar c dir | kuroshio fs put - /dir.tar\n  \
+                        kuroshio fs put --fragments 8 --lines words.txt /words   eight fragments on several nodes\n  \
+                        kuroshio fs put --fragment 3/8 part3 /words              one of eight processes"
 )]
 pub struct PutArgs {
     /// Local files, `-` for standard input, and last the path in the grid
@@ -58,12 +62,18 @@ pub struct PutArgs {
     #[arg(long, value_name = "COPIES")]
     ncopy: Option<String>,
     #[command(flatten)]
+    cut: fragments::CutArgs,
+    #[command(flatten)]
     how: How,
 }
 
 /// Arguments of `fs get`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs get /data/run1.dat .\n  kuroshio fs get -r /data .")]
+#[command(
+    after_help = "Example:\n  kuroshio fs get /data/run1.dat .\n  kuroshio fs get -r /data .\n  \
+                        kuroshio fs get --view section --fragment 3 /words part3\n  \
+                        kuroshio fs get --view local --node n2 /words DIR      the fragments on n2, a file each"
+)]
 pub struct GetArgs {
     /// Paths in the grid, and last the local file or directory
     #[arg(required = true, num_args = 2..)]
@@ -72,16 +82,23 @@ pub struct GetArgs {
     #[arg(short = 'r', long)]
     recursive: bool,
     #[command(flatten)]
+    view: fragments::ViewArgs,
+    #[command(flatten)]
     how: How,
 }
 
 /// Arguments of `fs cat`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kuroshio fs cat /data/run1.dat | sha256sum")]
+#[command(
+    after_help = "Example:\n  kuroshio fs cat /data/run1.dat | sha256sum\n  kuroshio fs cat --fragment 3 /words"
+)]
 pub struct CatArgs {
     /// Files
     #[arg(required = true)]
     paths: Vec<OsString>,
+    /// Only this fragment of each, from 0
+    #[arg(long, value_name = "N")]
+    fragment: Option<u32>,
 }
 
 /// One file to be moved.
@@ -97,6 +114,9 @@ pub fn put(cx: &Context, mut args: PutArgs) -> Result<ExitCode, Failure> {
     let rule = args.ncopy.as_deref().map(replicas::check_rule).transpose()?;
     if args.paths.iter().any(|p| p == "-") && args.paths.len() > 1 {
         return Err(Failure::usage("`-` stands alone: standard input is one file"));
+    }
+    if args.cut.is_used() {
+        return fragments::put(cx, &args.cut, &args.paths, &to, args.no_replace, rule.as_deref());
     }
     let into = to.ends_with(b"/") || is_dir(&cx.grid, &to)?;
     let mut items = VecDeque::new();
@@ -221,6 +241,10 @@ fn put_one(
 pub fn get(cx: &Context, mut args: GetArgs) -> Result<ExitCode, Failure> {
     let to = PathBuf::from(args.paths.pop().unwrap_or_default());
     let paths = paths_of(&args.paths)?;
+    let part = args.view.part()?;
+    if args.view.is_local() {
+        return fragments::get_local(cx, &args.view, &paths, &to);
+    }
     let into = to.is_dir();
     if !into && paths.len() > 1 {
         return Err(Failure::usage(format!(
@@ -249,7 +273,7 @@ pub fn get(cx: &Context, mut args: GetArgs) -> Result<ExitCode, Failure> {
         }
     }
     let (files, _) = move_all(cx, items, &args.how, |item, cancel| {
-        let got = cx.grid.get(&item.grid, &item.local, cancel)?;
+        let got = cx.grid.get_part(&item.grid, part, None, &item.local, cancel)?;
         Ok(json!({
             "path": shown(&item.grid), "to": item.local.display().to_string(), "size_bytes": got.bytes,
             "digest": sizes::hex(&got.digest), "nodes": got.nodes, "failovers": got.failovers,
@@ -299,7 +323,12 @@ pub fn cat(cx: &Context, args: CatArgs) -> Result<ExitCode, Failure> {
     }
     let mut out = std::io::stdout().lock();
     for path in paths_of(&args.paths)? {
-        cx.grid.read_to(&path, &mut out, &Cancel::default())?;
+        match args.fragment {
+            None => cx.grid.read_to(&path, &mut out, &Cancel::default())?,
+            Some(n) => cx
+                .grid
+                .read_part_to(&path, Part::Fragment(n), &mut out, &Cancel::default())?,
+        };
     }
     std::io::Write::flush(&mut out).map_err(|e| Failure::failed(format!("standard output: {e}")))?;
     Ok(ExitCode::SUCCESS)
@@ -394,6 +423,8 @@ pub struct Show {
     quiet: bool,
     begun: Instant,
     last: Mutex<Instant>,
+    /// Where it stood in the last seconds.
+    recent: Mutex<VecDeque<(Instant, u64)>>,
     files: u64,
     bytes: u64,
 }
@@ -414,9 +445,34 @@ impl Show {
             quiet,
             begun: Instant::now(),
             last: Mutex::new(Instant::now()),
+            recent: Mutex::default(),
             files,
             bytes,
         }
+    }
+
+    /// Payload rate over the last seconds in bit/s, and seconds to the end at that rate.
+    fn rate(&self, bytes: u64) -> (u64, Option<u64>) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.push_back((Instant::now(), bytes));
+        while recent.len() > 1 && recent.front().is_some_and(|(at, _)| at.elapsed() > RATE_OVER) {
+            recent.pop_front();
+        }
+        let (at, before) = recent.front().copied().unwrap_or((self.begun, 0));
+        let (at, before) = if recent.len() > 1 {
+            (at, before)
+        } else {
+            (self.begun, 0)
+        };
+        let seconds = at.elapsed().as_secs_f64().max(0.001);
+        let bps = (bytes.saturating_sub(before) as f64 * 8.0 / seconds) as u64;
+        let left = self.bytes.saturating_sub(bytes).saturating_mul(8);
+        (
+            bps,
+            (self.bytes > 0)
+                .then(|| left.div_ceil(bps.max(1)))
+                .filter(|_| bps > 0),
+        )
     }
 
     /// Where it stands.
@@ -435,8 +491,10 @@ impl Show {
 
     fn line(&self, bytes: u64, files: u64) {
         if self.json {
+            let (rate, eta) = self.rate(bytes);
             let progress = json!({
                 "bytes_done": bytes, "bytes_total": self.bytes, "files_done": files, "files_total": self.files,
+                "goodput_bps": rate, "eta_s": eta,
             });
             eprintln!("{}", json!({ "progress": progress }));
         } else {
@@ -445,8 +503,9 @@ impl Show {
     }
 
     fn sentence(&self, bytes: u64, files: u64) -> String {
-        let elapsed = self.begun.elapsed().as_secs_f64().max(0.001);
-        let rate = crate::progress::rate((bytes as f64 * 8.0 / elapsed) as u64);
+        let (rate, eta) = self.rate(bytes);
+        let rate = crate::progress::rate(rate);
+        let eta = eta.map_or_else(String::new, |s| format!(", {s} s to go"));
         // The size of a pipe is not known.
         let of = if self.bytes == 0 {
             String::new()
@@ -454,7 +513,7 @@ impl Show {
             format!(" of {}", HumanBytes(self.bytes))
         };
         format!(
-            "{}{of}, {files} of {} files, {rate} goodput",
+            "{}{of}, {files} of {} files, {rate} goodput{eta}",
             HumanBytes(bytes),
             self.files
         )

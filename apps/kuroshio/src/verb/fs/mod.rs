@@ -5,9 +5,12 @@ mod acl;
 mod admin;
 mod content;
 mod files;
+mod fragments;
 mod meta;
 mod replicas;
+mod run;
 pub mod sizes;
+mod spools;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -91,6 +94,14 @@ enum Action {
     Ncopy(replicas::NcopyArgs),
     /// Which nodes hold how much of these files, best first (gfsched)
     Sched(replicas::SchedArgs),
+    /// Run a command on the nodes that hold the fragments of a file (gfrun)
+    Run(run::RunArgs),
+    /// Run a command on fragments of a file, here
+    View(run::ViewArgs),
+    /// Compare the nodes' spools with the catalog, both ways
+    Fsck(spools::FsckArgs),
+    /// Capacities between sites, and what is given now
+    Route(admin::RouteArgs),
     /// Space of nodes (gfdf)
     Df(admin::DfArgs),
     /// State of the whole grid
@@ -146,6 +157,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Action::Where(a) => replicas::locate(&cx, a),
         Action::Ncopy(a) => replicas::ncopy(&cx, a),
         Action::Sched(a) => replicas::sched(&cx, a),
+        Action::Run(a) => run::run(&cx, &args.which, &a),
+        Action::View(a) => run::view(&cx, &a),
+        Action::Fsck(a) => spools::fsck(&cx, a),
+        Action::Route(_) => admin::routes(&cx),
         Action::Df(a) => admin::df(&cx, a),
         Action::Status(a) => admin::status(&cx, a),
         Action::Node(a) => admin::node(&cx, a),
