@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::{Cancel, Kept, PutOptions, store};
 use crate::error::ClientError;
 use crate::grid::{Grid, host_name};
+use crate::pool::Pool;
 
 /// Fragments that one process writes at once.
 const AT_ONCE: usize = 16;
@@ -189,7 +190,7 @@ impl Grid {
         })?;
         let (new_file, token) = (grant.new_file, grant.token.clone());
         let draft = draft_of(path, grant)?;
-        let sent = send_all(&draft, local, ranges, cancel);
+        let sent = send_all(&self.nodes, &draft, local, ranges, cancel);
         let fragments = match sent {
             Ok(fragments) => fragments,
             Err(e) => {
@@ -289,7 +290,7 @@ impl Grid {
                 .cloned()
                 .ok_or_else(|| ClientError::Protocol("a draft without places".into()))?,
         };
-        let kept = store(&draft.place(index, &at), source, cancel)?;
+        let kept = store(&self.nodes, &draft.place(index, &at), source, cancel)?;
         let one = written(index, &at.node, kept);
         self.stage(v1::StageRequest {
             inode: draft.inode,
@@ -342,6 +343,7 @@ impl Grid {
 
 /// Sends every range to a place of its fragment; the second when the first fails.
 fn send_all(
+    nodes: &Pool,
     draft: &Draft,
     local: &Path,
     ranges: &[Range<u64>],
@@ -355,7 +357,7 @@ fn send_all(
             let n = next.fetch_add(1, Ordering::Relaxed);
             let Some(range) = ranges.get(n) else { return };
             let index = u32::try_from(n).unwrap_or(u32::MAX);
-            match send_one(draft, index, local, range, cancel) {
+            match send_one((nodes, draft), index, local, range, cancel) {
                 Ok(one) => done.lock().unwrap_or_else(PoisonError::into_inner).push(one),
                 Err(e) => {
                     failed
@@ -380,7 +382,7 @@ fn send_all(
 }
 
 fn send_one(
-    draft: &Draft,
+    (nodes, draft): (&Pool, &Draft),
     index: u32,
     local: &Path,
     range: &Range<u64>,
@@ -390,7 +392,7 @@ fn send_one(
     let mut last = ClientError::Protocol("a draft without places".into());
     for at in places {
         let mut section = Section::open(local, range).map_err(|e| ClientError::local(local, e))?;
-        match store(&draft.place(index, at), &mut section, cancel) {
+        match store(nodes, &draft.place(index, at), &mut section, cancel) {
             Ok(kept) => return Ok(written(index, &at.node, kept)),
             Err(e @ ClientError::Service(_)) => last = e,
             Err(e) => return Err(e),
