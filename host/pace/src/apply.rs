@@ -24,10 +24,8 @@ use std::path::{Path, PathBuf};
 const HANDLE: u32 = 0x4b50_0000;
 /// Classes of ours begin here, beyond what people write by hand.
 const FIRST_CLASS: u32 = 0x4b01;
-/// Most classes that a psp has: beyond, no number is looked for.
-const MAX_CLASSES: u32 = 256;
-/// Preferences of our filters begin here: two for each class, one of each family.
-const FIRST_PREFERENCE: u32 = 0x4b01;
+/// Preferences of our filters begin here.
+const FIRST_PREFERENCE: u16 = 0x4b01;
 
 /// What is to be put in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,17 +198,8 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
     let (dev, index, handle, ours) = root(making, &mut tc, "psp", found)?;
     let at = index.cast_signed();
     let rules = making.state.rules.clone();
-    // One process at a time: numbers that are free stay so.
-    let folder = making.path.parent().unwrap_or(Path::new("."));
-    let _numbers = Lock::take(&folder.join(format!("psp-{index}"))).map_err(|e| {
-        let e = io::Error::other(e.to_string());
-        (format!("class numbers at {dev}"), e)
-    })?;
-    let first = match ours {
-        true => FIRST_CLASS,
-        false => free_classes(&mut tc, at, handle, rules.len())?,
-    };
-    let class_of = |number: usize| handle | (first + number as u32);
+    let mut preference = FIRST_PREFERENCE;
+    let class_of = |number: usize| handle | (FIRST_CLASS + number as u32);
     for (number, rule) in rules.iter().enumerate() {
         let classid = class_of(number);
         let make = |tc: &mut Tc| tc.add_class(at, handle, classid, rule);
@@ -235,10 +224,7 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
         if rule.cgroup.is_some() {
             continue;
         }
-        let preferences = FIRST_PREFERENCE + 2 * (classid - (handle | FIRST_CLASS))..;
-        for (filter, preference) in filters(rule).into_iter().zip(preferences) {
-            // 256 classes of two each end below 2^16.
-            let preference = preference as u16;
+        for filter in filters(rule) {
             let make = |tc: &mut Tc| tc.add_filter(at, handle, preference, classid, &filter);
             if ours {
                 make(&mut tc).map_err(|e| (format!("filter of the rule {rule}"), e))?;
@@ -252,6 +238,7 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
                 };
                 making.step(step, || make(&mut tc))?;
             }
+            preference += 1;
         }
     }
     sockets(
@@ -262,17 +249,6 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
         },
         true,
     )
-}
-
-/// The first of so many numbers in a row that somebody's psp has no classes of, from ours on.
-fn free_classes(tc: &mut Tc, at: i32, handle: u32, count: usize) -> Result<u32, Failed> {
-    let there = tc
-        .classes(at)
-        .map_err(|e| ("reading the classes".to_owned(), e))?;
-    let free = |first: &u32| (0..count as u32).all(|n| !there.contains(&(handle | (first + n))));
-    (FIRST_CLASS..FIRST_CLASS + MAX_CLASSES)
-        .find(free)
-        .ok_or_else(|| ("class numbers".to_owned(), io::ErrorKind::AlreadyExists.into()))
 }
 
 fn fq(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {

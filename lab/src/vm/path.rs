@@ -192,7 +192,7 @@ fn parameters(machine: &Machine, p: &Phase, dilation: Dilation) -> Result<String
 
 fn wire_mbps(bps: u64, dilation: Dilation) -> Result<u64, String> {
     let mbps = dilation.rate("the wire", bps, 1_000_000)? / 1_000_000;
-    match mbps > 0 && PS_MBPS_PER_BYTE % mbps == 0 {
+    match PS_MBPS_PER_BYTE.is_multiple_of(mbps) {
         true => Ok(mbps),
         false => Err(format!(
             "vm: a wire of {mbps} Mbps in the machine: want a whole number of ps per byte, such as 1000, 500, 250 or 200"
