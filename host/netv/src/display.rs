@@ -127,7 +127,7 @@ mod tests {
             if let Some(number) = step.checked_sub(behind) {
                 give(&mut display, 1, number, at);
             }
-            while display.poll(at + wait).is_some() {
+            while display.poll(at + PicoDuration::from_ms(5)).is_some() {
                 let half = |index: u32| {
                     let (part, range) = geometry.part(index, 2).expect("a part");
                     pattern_number(part, &display.picture()[range])

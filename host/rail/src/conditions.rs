@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::RailError;
 use crate::machine::Machine;
 use crate::plan::Condition;
+use crate::rails::rails;
 
 /// Where a rail's work and memory are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,13 +53,10 @@ pub struct Row {
 /// A machine without a core.
 pub fn rows(machine: &Machine) -> Result<[Row; 4], RailError> {
     let mut with_cores = machine.nodes.iter().filter(|n| !n.cores.is_empty());
-    let known = |c: &&crate::machine::Card| {
-        c.node
-            .is_some_and(|n| machine.node(n).is_some_and(|n| !n.cores.is_empty()))
-    };
-    let one = machine.cards.iter().find(known);
-    let other = one.and_then(|one| machine.cards.iter().filter(known).find(|c| c.node != one.node));
-    let cards = one.zip(other);
+    let rails = rails(machine);
+    let known = || rails.iter().filter(|r| r.card_node == Some(r.node));
+    let one = known().next();
+    let cards = one.and_then(|one| Some((one, known().find(|r| r.node != one.node)?)));
     let none = || {
         RailError::BadInput(format!(
             "{}: no node with a core: the rows A to D need one",
@@ -66,7 +64,7 @@ pub fn rows(machine: &Machine) -> Result<[Row; 4], RailError> {
         ))
     };
     let [node1, node2] = match cards {
-        Some((one, other)) => [one.node.unwrap_or(0), other.node.unwrap_or(0)],
+        Some((one, other)) => [one.node, other.node],
         None => {
             let first = with_cores.next().ok_or_else(none)?.node;
             [first, with_cores.next().map_or(first, |n| n.node)]
@@ -84,8 +82,8 @@ pub fn rows(machine: &Machine) -> Result<[Row; 4], RailError> {
         let card = cards.map(|(one, other)| [one, other][rail]);
         let found = machine.core(core);
         Place {
-            card: card.map(|c| c.pci.clone()),
-            card_node: card.and_then(|c| c.node),
+            card: card.and_then(|c| c.card.clone()),
+            card_node: card.and_then(|c| c.card_node),
             core,
             core_node: found.map_or(memory_node, |c| c.node),
             pus: found.map(|c| c.pus.clone()).unwrap_or_default(),

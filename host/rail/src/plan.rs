@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     carries(rail) = min(its card, its cores * core rate)
-//!     rails         : the largest first until they carry the rate; the rate is divided evenly, up to what each carries
+//!     rails         : the largest first, of equal ones one of each node before a second, until they carry the rate; the rate is divided evenly, up to what each carries
 //!     interrupts    : 40 % of rate / core rate, stack: 60 %, application: 1 %; each rounded up to whole cores
 //!     memory        : three times rate * RTT (socket buffers)
 //! ```
@@ -160,9 +160,18 @@ pub fn plan(machine: &Machine, request: &PlanRequest) -> Result<Plan, RailError>
         able.push((rail, carries));
     }
     able.sort_by_key(|(rail, carries)| (std::cmp::Reverse(*carries), rail.number));
+    let mut before: Vec<(u32, u64)> = Vec::new();
+    let mut ranked = Vec::new();
+    for (rail, carries) in able {
+        // How many equal rails of its node come before it.
+        let rank = before.iter().filter(|b| **b == (rail.node, carries)).count();
+        before.push((rail.node, carries));
+        ranked.push((rank, rail, carries));
+    }
+    ranked.sort_by_key(|(rank, rail, carries)| (std::cmp::Reverse(*carries), *rank, rail.number));
     let mut sum = 0u64;
     let mut chosen = Vec::new();
-    for (rail, carries) in able {
+    for (_, rail, carries) in ranked {
         if sum >= request.rate.bps() && chosen.len() >= request.min_rails {
             explain.push(format!("rail {} ({}): not needed", rail.number, rail.id));
             continue;

@@ -1,7 +1,8 @@
 //! A machine's rails.
 //!
 //! One for each card, with the cores of its node; cards of one node share them out in whole caches where that
-//! goes. A card of unknown node is given the node with the fewest rails per core. A machine without cards has a
+//! goes. A card without an interface, such as a virtual function that programs drive themselves, has no rail where others have
+//! one. A card of unknown node is given the node with the fewest rails per core. A machine without cards has a
 //! rail for each node with cores.
 
 use serde::Serialize;
@@ -53,16 +54,22 @@ pub fn rails(machine: &Machine) -> Vec<Rail> {
         .map(|n| n.node)
         .collect();
     let mut places: Vec<(Option<&Card>, u32)> = Vec::new();
-    if machine.cards.is_empty() {
+    let named = machine.cards.iter().any(|c| !c.interfaces.is_empty());
+    let cards: Vec<&Card> = machine
+        .cards
+        .iter()
+        .filter(|c| !named || !c.interfaces.is_empty())
+        .collect();
+    if cards.is_empty() {
         places.extend(with_cores.iter().map(|n| (None, *n)));
     }
-    for card in &machine.cards {
+    for &card in &cards {
         let known = card.node.filter(|n| with_cores.contains(n));
         // Memory without cores near a card: the nearest node with cores.
         let known = known.or_else(|| card.node.and_then(|n| machine.other_node(n)));
         let candidates: &[u32] = if known.is_none() { &with_cores } else { &[] };
         // Cards that are known to be there count before those that are put there.
-        let told = |node: u32| machine.cards.iter().filter(|c| c.node == Some(node)).count();
+        let told = |node: u32| cards.iter().filter(|c| c.node == Some(node)).count();
         let put = |node: u32| {
             places
                 .iter()

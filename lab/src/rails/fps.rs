@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use kuroshio_rail::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::work::Work;
 use super::{About, Made, RailsError, Request, check, empty, failed, set, setting, size_within, time_within};
 use crate::check::Check;
 use crate::compare::Compared;
@@ -41,6 +43,8 @@ const PAPER_FPS: f64 = 89.0;
 const ASKED: (u32, u32) = (1_000, 1);
 /// Payload of a datagram in a frame of 9000 bytes of IPv4.
 const DATAGRAM_BYTES: usize = 9_000 - 28;
+/// How long pictures may take to be drawn.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// A difference that counts, as of `rail plan --measure`, percent.
 const NOISE_PERCENT: f64 = 3.0;
 /// Of five runs at most two may be rejected.
@@ -107,6 +111,11 @@ impl Settings {
                 "a difference counts above",
                 format!("{NOISE_PERCENT} %"),
                 "ours: as of rail plan --measure",
+            ),
+            setting(
+                "a run is rejected",
+                "by steal, a canary thread's delay, or other programs' processor time above 5 % of its own time",
+                "ours: as of every live run; the last because rows on one core and on two suffer from others differently",
             ),
             setting(
                 "receivers",
@@ -443,15 +452,15 @@ fn measure(machine: &Arc<Machine>, row: &Row, settings: &Settings) -> Result<Sam
     let io = |e: std::io::Error| RailsError::Failed(format!("condition {:?}: {e}", row.condition));
     let sinks = [(); 2].map(|()| UdpSocket::bind(("127.0.0.1", 0)));
     let seen: Arc<Mutex<[Seen; 2]>> = Arc::default();
-    let mut parts = Vec::new();
-    let mut open = Vec::new();
+    let (drawn, ready) = channel();
+    let (mut parts, mut open) = (Vec::new(), Vec::new());
     for (i, (place, sink)) in row.rails.iter().zip(sinks).enumerate() {
         let sink = sink.map_err(io)?;
         parts.push(PartTarget {
             to: sink.local_addr().map_err(io)?,
             from: None,
             prepare: Some(prepare(machine, place, i, &seen)),
-            inspect: Some(inspect(i, &seen)),
+            inspect: Some(inspect(i, &seen, drawn.clone())),
         });
         open.push(sink);
     }
@@ -465,17 +474,24 @@ fn measure(machine: &Arc<Machine>, row: &Row, settings: &Settings) -> Result<Sam
     };
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let before = other_node_pages();
+    let (before, work) = (other_node_pages(), Work::now());
     let watch = Watch::start(None, &[]).map_err(io)?;
     let held = settings.held;
     let sending = std::thread::spawn(move || send(config, Source::Held(held), &flag));
+    // A part that failed has let go of its end; why, its sender says.
+    drop(drawn);
+    for _ in 0..2 {
+        let _ = ready.recv_timeout(PATIENCE);
+    }
     std::thread::sleep(settings.time);
     stop.store(true, Ordering::Release);
     let sent = sending
         .join()
         .map_err(|_| RailsError::Failed("the sender ended by itself".into()))?;
     let sent = sent.map_err(|e| RailsError::Failed(format!("condition {:?}: {e}", row.condition)))?;
-    let disturbed = watch.report().verdict(&Limits::default());
+    let report = watch.report();
+    let reasons = [report.verdict(&Limits::default()), work.others(report.wall_ns)];
+    let disturbed = reasons.into_iter().flatten().reduce(|a, b| format!("{a}, {b}"));
     let seen = seen.lock().map(|s| s.clone()).unwrap_or_default();
     drop(open);
     Ok(Sample {
@@ -507,13 +523,15 @@ fn prepare(machine: &Arc<Machine>, place: &Place, index: usize, seen: &Arc<Mutex
 }
 
 /// Asks where the pictures of a part are.
-fn inspect(index: usize, seen: &Arc<Mutex<[Seen; 2]>>) -> Inspect {
+fn inspect(index: usize, seen: &Arc<Mutex<[Seen; 2]>>, drawn: Sender<()>) -> Inspect {
     let seen = Arc::clone(seen);
     Box::new(move |picture| {
         let nodes = memory_nodes(picture).ok();
         if let Ok(mut all) = seen.lock() {
             all[index].memory_nodes = nodes;
         }
+        // Who measures waits for it, or has given up.
+        let _ = drawn.send(());
     })
 }
 

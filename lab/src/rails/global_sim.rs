@@ -157,10 +157,12 @@ struct Screen {
     assemblers: [Assembler; 2],
     display: Display,
     spread: Histogram,
+    /// What it showed when it showed the last picture: what comes later is put on the screen of no picture.
+    last: (u64, Vec<u8>),
 }
 
 impl Screen {
-    fn new(geometry: Geometry) -> Result<Self, RailsError> {
+    fn new(geometry: Geometry, pictures: u64) -> Result<Self, RailsError> {
         let half = |i| {
             geometry
                 .part(i, 2)
@@ -171,6 +173,7 @@ impl Screen {
             assemblers: [half(0)?, half(1)?].map(|part| Assembler::new(part, PAYLOAD_TYPE)),
             display: Display::new(geometry, 2, Settings::wait()).map_err(|e| failed("the screen")(&e))?,
             spread: Histogram::new(),
+            last: (pictures, Vec::new()),
         })
     }
 
@@ -185,6 +188,10 @@ impl Screen {
         while let Some(shown) = self.display.poll(now) {
             if !shown.is_torn() {
                 self.spread.record(shown.spread.as_ns());
+            }
+            let counts = self.display.counts();
+            if counts.whole + counts.torn == self.last.0 {
+                self.last.1 = self.display.picture().to_vec();
             }
         }
     }
@@ -231,7 +238,10 @@ fn network(settings: &Settings, deskewed: bool) -> Result<Network, RailsError> {
 fn video(settings: &Settings, deskewed: bool, say: &mut dyn FnMut(&str)) -> Result<Seen, RailsError> {
     let datagram = MTU - TUNNEL_BYTES - BELOW_BYTES;
     let half = |i| Half::new(settings.geometry, i, datagram);
-    let (mut halves, mut screen) = ([half(0)?, half(1)?], Screen::new(settings.geometry)?);
+    let (mut halves, mut screen) = (
+        [half(0)?, half(1)?],
+        Screen::new(settings.geometry, settings.pictures)?,
+    );
     let mut network = network(settings, deskewed)?;
     let (mut now, mut refused, mut datagrams, mut told) = (PicoTime::ZERO, 0, 0u64, 0);
     let end = PicoTime::ZERO
@@ -271,7 +281,7 @@ fn video(settings: &Settings, deskewed: bool, say: &mut dyn FnMut(&str)) -> Resu
     Ok(Seen {
         counts: screen.display.counts(),
         apart: Apart::of(&screen.spread),
-        picture: screen.display.picture().to_vec(),
+        picture: screen.last.1,
         more: json!({
             "datagrams": datagrams,
             "refused_by_the_network": refused,

@@ -17,6 +17,7 @@ mod global_live;
 mod global_sim;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::fs;
 use std::io;
