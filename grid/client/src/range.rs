@@ -155,12 +155,10 @@ impl Part<'_> {
             };
             self.at += piece.len() as u64;
             let given = given.map_err(|e| ClientError::local("(destination)", e));
-            given
-                .and_then(|()| self.cancel.moved(piece.len()))
-                .map_err(|e| {
-                    stopped = Some(e);
-                    io::Error::other("stopped")
-                })
+            given.and_then(|()| self.cancel.moved(piece.len())).map_err(|e| {
+                stopped = Some(e);
+                io::Error::other("stopped")
+            })
         });
         match stopped {
             Some(e) => Err(e),

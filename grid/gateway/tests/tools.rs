@@ -12,14 +12,21 @@ const LITMUS_FAILS: [(&str, &str); 0] = [];
 
 #[test]
 fn litmus_finds_what_is_listed_and_nothing_else() {
-    let bed = Bed::start(1, Wanted {
-        guest: true,
-        ..Wanted::default()
-    });
+    let bed = Bed::start(
+        1,
+        Wanted {
+            guest: true,
+            ..Wanted::default()
+        },
+    );
     let mut litmus = tool("litmus");
     // It takes a user and a password of at most 255 characters, which a token is not: so as guest.
-    litmus.current_dir(bed.grid.dir.path()).args(["-k", &bed.url("/")]);
-    let output = litmus.output().expect("litmus runs; `scripts/deps test` installs it");
+    litmus
+        .current_dir(bed.grid.dir.path())
+        .args(["-k", &bed.url("/")]);
+    let output = litmus
+        .output()
+        .expect("litmus runs; `scripts/deps test` installs it");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     for suite in ["basic", "copymove", "props", "locks", "http"] {
         assert!(said.contains(&format!("running `{suite}'")), "{suite}: {said}");
@@ -42,7 +49,10 @@ fn rclone_copies_syncs_and_checks_both_ways() {
     let bed = Bed::start(1, Wanted::default());
     let local = bed.path("tree");
     fs::create_dir_all(local.join("a/b c")).expect("made");
-    for (n, name) in ["one", "a/two", "a/b c/three ü", "a/b c/empty"].into_iter().enumerate() {
+    for (n, name) in ["one", "a/two", "a/b c/three ü", "a/b c/empty"]
+        .into_iter()
+        .enumerate()
+    {
         fs::write(local.join(name), bytes(n * 700_000 % 2_000_000, n as u64)).expect("written");
     }
     let config = bed.file("rclone.conf", b"");
@@ -99,9 +109,15 @@ fn davix_reads_writes_and_copies() {
         run(&mut command)
     };
     davix(&here, &["davix-mkdir", &here.url("/d")]);
-    davix(&here, &["davix-put", &local.display().to_string(), &here.url("/d/f")]);
+    davix(
+        &here,
+        &["davix-put", &local.display().to_string(), &here.url("/d/f")],
+    );
     let back = here.path("back");
-    davix(&here, &["davix-get", &here.url("/d/f"), &back.display().to_string()]);
+    davix(
+        &here,
+        &["davix-get", &here.url("/d/f"), &back.display().to_string()],
+    );
     assert!(fs::read(&back).expect("there") == content);
     let listing = davix(&here, &["davix-ls", "-l", &here.url("/d")]);
     assert!(listing.contains("3000000") && listing.contains("f"), "{listing}");
@@ -112,7 +128,18 @@ fn davix_reads_writes_and_copies() {
         "TransferHeaderAuthorization: Bearer {}",
         there.grid.admin_ticket().token()
     );
-    davix(&here, &["davix-cp", "-H", &header, "--copy-mode", "pull", &there.url("/far"), &here.url("/d/near")]);
+    davix(
+        &here,
+        &[
+            "davix-cp",
+            "-H",
+            &header,
+            "--copy-mode",
+            "pull",
+            &there.url("/far"),
+            &here.url("/d/near"),
+        ],
+    );
     assert!(common::grid::read(&here.grid.admin(), "/d/near").expect("there") == content);
     davix(&here, &["davix-rm", &here.url("/d/g")]);
     assert_eq!(here.status("GET", "/d/g", &[]), 404);

@@ -11,12 +11,12 @@ gateway's sentence.
 
 from __future__ import annotations
 
+import base64
 import errno
 import http.client
 import io
 import json
 import os
-import shutil
 import ssl
 import tempfile
 import threading
@@ -291,8 +291,6 @@ class Client:
         name, _, value = (answer.headers.get("Repr-Digest") or "").partition("=:")
         if name != kind:
             raise ValueError(f"{kind!r}: the gateway knows blake3, sha-256, md5, crc32c and adler")
-        import base64
-
         return base64.b64decode(value.rstrip(":")).hex()
 
     # ---- where
@@ -426,8 +424,3 @@ def _entry(response: ElementTree.Element) -> Entry:
         modified_unix_s=parsedate_to_datetime(modified).timestamp() if modified else None,
         etag=text.get("getetag"),
     )
-
-
-def copy_stream(source: BinaryIO, sink: BinaryIO) -> None:
-    """All that is left of `source`."""
-    shutil.copyfileobj(source, sink, PIECE_BYTES)
