@@ -42,7 +42,7 @@ def grid(tmp_path_factory):
         assert done.returncode == 0, f"{args}: {done.stderr}"
         return done.stdout
 
-    gateway = None
+    gateway = sink = None
     try:
         kuroshio("up", "--dir", "g", "--nodes", "2")
         log = (home / "gateway.log").open("w")
@@ -77,7 +77,8 @@ def grid(tmp_path_factory):
             except subprocess.TimeoutExpired:
                 gateway.kill()
                 gateway.wait()
-            sink.wait(LIMIT_S)
+            if sink is not None:
+                sink.wait(LIMIT_S)
         kuroshio("down", "--dir", "g")
         shutil.rmtree(home, ignore_errors=True)
 

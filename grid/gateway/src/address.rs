@@ -152,7 +152,15 @@ mod tests {
         assert!(!may_reach("10.0.0.1".parse().expect("address"), &allow));
         let all = ["0.0.0.0/0".parse().expect("network")];
         assert!(may_reach("10.0.0.1".parse().expect("address"), &all));
-        for bad in ["", "x", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8", "::/129", "1.2.3.4/"] {
+        for bad in [
+            "",
+            "x",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0/8",
+            "::/129",
+            "1.2.3.4/",
+        ] {
             assert!(bad.parse::<Network>().is_err(), "{bad}");
         }
     }

@@ -23,7 +23,10 @@ pub const PREFIX: &[u8] = b"/.kuroshio/";
 /// Answers a request below [`PREFIX`].
 pub async fn answer(session: &Arc<Session>, method: &Method, rest: &[u8]) -> Result<Answer, Refusal> {
     let Some(path) = rest.strip_prefix(b"where").filter(|p| p.starts_with(b"/")) else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "only /.kuroshio/where/PATH is there"));
+        return Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "only /.kuroshio/where/PATH is there",
+        ));
     };
     if method != Method::GET {
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "GET is valid here"));
@@ -36,7 +39,10 @@ pub async fn answer(session: &Arc<Session>, method: &Method, rest: &[u8]) -> Res
 }
 
 fn describe(path: &[u8], found: &v1::ReadGrant, nodes: &[v1::Node]) -> Value {
-    let nodes = nodes.iter().map(|n| (n.name.as_str(), n)).collect::<HashMap<_, _>>();
+    let nodes = nodes
+        .iter()
+        .map(|n| (n.name.as_str(), n))
+        .collect::<HashMap<_, _>>();
     let replica = |place: &v1::Place| {
         let node = nodes.get(place.node.as_str());
         json!({
@@ -46,7 +52,11 @@ fn describe(path: &[u8], found: &v1::ReadGrant, nodes: &[v1::Node]) -> Value {
     };
     let mut offset = 0;
     let fragments = found.fragments.iter().map(|fragment| {
-        let digest = fragment.digest.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let digest = fragment
+            .digest
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect::<String>();
         let value = json!({
             "index": fragment.index, "offset_bytes": offset, "size_bytes": fragment.size_bytes,
             "blake3": digest, "replicas": fragment.places.iter().map(replica).collect::<Vec<_>>(),

@@ -75,7 +75,9 @@ pub fn split_url(text: &str) -> Option<(Option<&str>, &str)> {
     if text.starts_with('/') {
         return Some((None, text));
     }
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
+    let rest = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"))?;
     let at = rest.find('/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
     Some((Some(authority), if path.is_empty() { "/" } else { path }))
@@ -160,7 +162,9 @@ fn transfer_fields(request: &HeaderMap) -> Result<HeaderMap, Refusal> {
             .parse::<HeaderName>()
             .map_err(|_| Refusal::bad("`TransferHeader` without a field's name behind it"))?;
         if OWN_FIELDS.contains(&name.as_str()) {
-            return Err(Refusal::bad(format!("`TransferHeader{name}`: this field is the gateway's own")));
+            return Err(Refusal::bad(format!(
+                "`TransferHeader{name}`: this field is the gateway's own"
+            )));
         }
         fields.append(name, value.clone());
         if fields.len() > MAX_TRANSFER_HEADERS {
@@ -207,7 +211,10 @@ impl Pull {
                 ));
             }
             Ok(attr) if attr.kind != v1::Kind::File as i32 => {
-                return Err(Refusal::new(StatusCode::CONFLICT, "the destination is not a file"));
+                return Err(Refusal::new(
+                    StatusCode::CONFLICT,
+                    "the destination is not a file",
+                ));
             }
             Err(e) if e.code() != Some(v1::Code::NoEntry) => return Err(e.into()),
             _ => {}
@@ -262,9 +269,8 @@ impl Pull {
         let mut upload = Upload::start(session, path, expected, exclusive);
         let silence = Duration::from_secs(REMOTE_SILENCE_S);
         while let Some(frame) = timeout(silence, body.frame()).await.map_err(|_| silent())? {
-            let frame = frame.map_err(|e| {
-                Refusal::new(StatusCode::BAD_GATEWAY, format!("the source broke off: {e}"))
-            })?;
+            let frame = frame
+                .map_err(|e| Refusal::new(StatusCode::BAD_GATEWAY, format!("the source broke off: {e}")))?;
             if let Ok(bytes) = frame.into_data() {
                 progress.add(bytes.len());
                 if upload.write(bytes).await.is_err() {
@@ -386,8 +392,14 @@ mod tests {
         let host = ("host", "h:1");
         assert!(is_third_party(&headers(&[host, ("source", "https://o/x")])));
         assert!(is_third_party(&headers(&[host, ("destination", "https://o/x")])));
-        assert!(is_third_party(&headers(&[host, ("destination", "https://h:2/x")])));
-        assert!(!is_third_party(&headers(&[host, ("destination", "https://h:1/x")])));
+        assert!(is_third_party(&headers(&[
+            host,
+            ("destination", "https://h:2/x")
+        ])));
+        assert!(!is_third_party(&headers(&[
+            host,
+            ("destination", "https://h:1/x")
+        ])));
         assert!(!is_third_party(&headers(&[host, ("destination", "/x")])));
         assert!(!is_third_party(&headers(&[host])));
     }
@@ -401,8 +413,15 @@ mod tests {
         ]);
         let fields = transfer_fields(&given).expect("good");
         assert_eq!(fields.get("authorization").expect("there"), "Bearer x");
-        assert_eq!((fields.get("x-tag").expect("there"), fields.len()), (&HeaderValue::from_static("1"), 2));
-        for bad in ["transferheaderhost", "transferheadercontent-length", "transferheader"] {
+        assert_eq!(
+            (fields.get("x-tag").expect("there"), fields.len()),
+            (&HeaderValue::from_static("1"), 2)
+        );
+        for bad in [
+            "transferheaderhost",
+            "transferheadercontent-length",
+            "transferheader",
+        ] {
             assert!(transfer_fields(&headers(&[(bad, "x")])).is_err(), "{bad}");
         }
         let many = vec![("transferheaderx", "1"); MAX_TRANSFER_HEADERS + 1];

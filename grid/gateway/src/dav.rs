@@ -512,7 +512,10 @@ impl fmt::Debug for GridFile {
 
 impl DavFile for GridFile {
     fn metadata(&'_ mut self) -> FsFuture<'_, Box<dyn DavMetaData>> {
-        let meta = self.attr.clone().map(|attr| Box::new(Meta(attr)) as Box<dyn DavMetaData>);
+        let meta = self
+            .attr
+            .clone()
+            .map(|attr| Box::new(Meta(attr)) as Box<dyn DavMetaData>);
         Box::pin(std::future::ready(meta.ok_or(FsError::NotImplemented)))
     }
 

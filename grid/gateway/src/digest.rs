@@ -69,7 +69,8 @@ impl Algorithm {
 
     fn of_name(name: &str) -> Option<Self> {
         let name = name.trim();
-        let is = |a: &Algorithm| name.eq_ignore_ascii_case(a.legacy_name()) || name.eq_ignore_ascii_case(a.key());
+        let is =
+            |a: &Algorithm| name.eq_ignore_ascii_case(a.legacy_name()) || name.eq_ignore_ascii_case(a.key());
         ALL.iter().copied().find(is)
     }
 
@@ -206,7 +207,12 @@ pub fn promised(headers: &HeaderMap) -> Result<Vec<(Algorithm, Vec<u8>)>, Refusa
                 let value = read_value(algorithm, value.trim());
                 found.push((
                     algorithm,
-                    value.ok_or_else(|| Refusal::bad(format!("`{field}: {}`: not a checksum of this kind", entry.trim())))?,
+                    value.ok_or_else(|| {
+                        Refusal::bad(format!(
+                            "`{field}: {}`: not a checksum of this kind",
+                            entry.trim()
+                        ))
+                    })?,
                 ));
             }
         }
@@ -313,7 +319,11 @@ mod tests {
             ("", None),
         ];
         for (field, algorithm) in table {
-            assert_eq!(Wanted::of(&headers(&[("want-digest", field)])).legacy, algorithm, "{field}");
+            assert_eq!(
+                Wanted::of(&headers(&[("want-digest", field)])).legacy,
+                algorithm,
+                "{field}"
+            );
         }
         let wanted = Wanted::of(&headers(&[("want-repr-digest", "md5=2, sha-256=9, sha-512=10")]));
         assert_eq!(wanted.structured, Some(Algorithm::Sha256));

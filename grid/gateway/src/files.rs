@@ -55,11 +55,21 @@ impl Opened {
             given.map_err(|_| io::ErrorKind::BrokenPipe.into())
         };
         let grid = self.session.grid();
-        let read = grid.read_range(&self.path, &self.grant, (start, len), &mut sink, &Cancel::default());
+        let read = grid.read_range(
+            &self.path,
+            &self.grant,
+            (start, len),
+            &mut sink,
+            &Cancel::default(),
+        );
         if let Err(e) = read
             && !pieces.is_closed()
         {
-            tracing::warn!(user = self.session.user(), path = shown(&self.path), "broken off: {e}");
+            tracing::warn!(
+                user = self.session.user(),
+                path = shown(&self.path),
+                "broken off: {e}"
+            );
             let _ = pieces.blocking_send(Err(io::Error::other(e.to_string())));
         }
     }
@@ -180,7 +190,11 @@ fn precondition(version: &Version, request: &HeaderMap) -> Result<Option<Answer>
         .map(|s| UNIX_EPOCH + Duration::from_secs(s));
     if let Some(tags) = headers::text(request, "if-match") {
         // Strong comparison: a weak tag is the same as none.
-        if !tags.split(',').map(str::trim).any(|t| t == "*" || t == version.etag) {
+        if !tags
+            .split(',')
+            .map(str::trim)
+            .any(|t| t == "*" || t == version.etag)
+        {
             return failed("`If-Match`: the file has other content");
         }
     } else if let (Some(limit), Some(modified)) = (date("if-unmodified-since"), modified)
@@ -232,10 +246,16 @@ mod tests {
         assert_eq!(status(&[("if-match", "*")]), 200);
         assert_eq!(status(&[("if-modified-since", THEN)]), 304);
         assert_eq!(status(&[("if-modified-since", BEFORE)]), 200);
-        assert_eq!(status(&[("if-modified-since", THEN), ("if-none-match", "\"x\"")]), 200);
+        assert_eq!(
+            status(&[("if-modified-since", THEN), ("if-none-match", "\"x\"")]),
+            200
+        );
         assert_eq!(status(&[("if-unmodified-since", THEN)]), 200);
         assert_eq!(status(&[("if-unmodified-since", BEFORE)]), 412);
-        assert_eq!(status(&[("if-unmodified-since", BEFORE), ("if-match", "\"a-1\"")]), 200);
+        assert_eq!(
+            status(&[("if-unmodified-since", BEFORE), ("if-match", "\"a-1\"")]),
+            200
+        );
         assert_eq!(status(&[("if-modified-since", "rubbish")]), 200);
     }
 }

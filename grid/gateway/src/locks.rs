@@ -240,7 +240,10 @@ mod tests {
         assert!(!check(&locks, "/a/b", "you", false, &[&held]));
         assert!(check(&locks, "/ab", "you", false, &[]));
         assert!(check(&locks, "/", "you", false, &[]));
-        assert!(!check(&locks, "/", "you", true, &[]), "a folder with something locked in it");
+        assert!(
+            !check(&locks, "/", "you", true, &[]),
+            "a folder with something locked in it"
+        );
         assert!(lock(&locks, "/a/b/c", "you", false, false).is_err());
         assert!(lock(&locks, "/", "you", false, true).is_err());
         assert_eq!(locks.owner(&held.token).as_deref(), Some("me"));

@@ -121,7 +121,10 @@ mod tests {
             let (tx, rx) = mpsc::channel(4);
             run(tx, progress.clone(), async { Ok(()) }).await.expect("done");
             let text = all(rx).await;
-            assert!(text.contains("Stripe Bytes Transferred: 7\n") && text.contains("tcp:192.0.2.1:443\n"), "{text}");
+            assert!(
+                text.contains("Stripe Bytes Transferred: 7\n") && text.contains("tcp:192.0.2.1:443\n"),
+                "{text}"
+            );
             assert!(text.ends_with("End\nsuccess: Created\n"), "{text}");
             let (tx, rx) = mpsc::channel(4);
             let failed = run(tx, progress, async { Err(Refusal::bad("one\ntwo")) }).await;

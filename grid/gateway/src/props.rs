@@ -58,7 +58,10 @@ fn store(grid: &Grid, path: &[u8], kept: &[Kept]) -> Result<(), ClientError> {
     if value.len() > MAX_PROPERTY_BYTES {
         return Err(ClientError::Failed(Failure::new(
             Code::NoSpace,
-            format!("properties of {} bytes; at most {MAX_PROPERTY_BYTES} are kept", value.len()),
+            format!(
+                "properties of {} bytes; at most {MAX_PROPERTY_BYTES} are kept",
+                value.len()
+            ),
         )));
     }
     grid.set_xattr(XattrRequest {
@@ -124,14 +127,12 @@ mod tests {
         let texts = kept.iter().map(|k| k.xml.as_str()).collect::<Vec<_>>();
         assert_eq!(
             texts,
-            [
-                "<x:p xmlns:x=\"urn:b\">2</x:p>",
-                "<x:p xmlns:x=\"urn:a\">3</x:p>"
-            ]
+            ["<x:p xmlns:x=\"urn:b\">2</x:p>", "<x:p xmlns:x=\"urn:a\">3</x:p>"]
         );
         apply(&mut kept, &[(false, prop("urn:b", "p", ""))]);
         assert_eq!(kept.len(), 1);
-        let back: Vec<Kept> = serde_json::from_slice(&serde_json::to_vec(&kept).expect("JSON")).expect("read");
+        let back: Vec<Kept> =
+            serde_json::from_slice(&serde_json::to_vec(&kept).expect("JSON")).expect("read");
         assert_eq!(back, kept);
     }
 }

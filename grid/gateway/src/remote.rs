@@ -60,7 +60,10 @@ impl Target {
         let host = authority.host();
         let port = match authority.as_str().strip_prefix(host) {
             Some("") => Some(HTTPS_PORT),
-            Some(rest) => rest.strip_prefix(':').and_then(|p| p.parse().ok()).filter(|p| *p > 0),
+            Some(rest) => rest
+                .strip_prefix(':')
+                .and_then(|p| p.parse().ok())
+                .filter(|p| *p > 0),
             None => None,
         };
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
@@ -165,13 +168,18 @@ impl Remote {
         }
         let socket = socket.ok_or_else(|| {
             if last.ends_with("internal address") {
-                let text = format!("{}: {last}, which third-party copies may not reach", target.authority);
+                let text = format!(
+                    "{}: {last}, which third-party copies may not reach",
+                    target.authority
+                );
                 Refusal::new(StatusCode::FORBIDDEN, text)
             } else {
                 failed(target, "cannot connect", last)
             }
         })?;
-        let peer = socket.peer_addr().map_err(|e| failed(target, "cannot connect", e))?;
+        let peer = socket
+            .peer_addr()
+            .map_err(|e| failed(target, "cannot connect", e))?;
         let name = ServerName::try_from(target.host.clone())
             .map_err(|e| Refusal::bad(format!("`{}`: {e}", target.host)))?;
         let stream = self.tls.connect(name, socket).await;
@@ -211,7 +219,10 @@ impl Dialled {
         let answer = answer.map_err(|e| failed(&self.target, "no answer", e))?;
         let status = answer.status();
         if status.is_redirection() {
-            let to = answer.headers().get(header::LOCATION).and_then(|v| v.to_str().ok());
+            let to = answer
+                .headers()
+                .get(header::LOCATION)
+                .and_then(|v| v.to_str().ok());
             let to = to.ok_or_else(|| failed(&self.target, "a redirect without location", status))?;
             return Ok(Reply::Elsewhere(self.target.follow(to)?));
         }
@@ -245,7 +256,11 @@ impl Way {
     pub fn step(&mut self, next: Target) -> Result<(), Refusal> {
         self.steps += 1;
         if self.steps > MAX_REDIRECTS {
-            return Err(failed(&next, "given up", format!("more than {MAX_REDIRECTS} redirects")));
+            return Err(failed(
+                &next,
+                "given up",
+                format!("more than {MAX_REDIRECTS} redirects"),
+            ));
         }
         if next.authority != self.target.authority {
             self.fields.remove(header::AUTHORIZATION);
@@ -303,12 +318,16 @@ mod tests {
         fields.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer x"));
         let target = Target::read("https://a/x").expect("a target");
         let mut way = Way::new(target.clone(), fields);
-        way.step(target.follow("/y").expect("same server")).expect("one step");
+        way.step(target.follow("/y").expect("same server"))
+            .expect("one step");
         assert!(way.fields.contains_key(header::AUTHORIZATION));
-        way.step(target.follow("https://b/y").expect("another")).expect("a step");
+        way.step(target.follow("https://b/y").expect("another"))
+            .expect("a step");
         assert!(!way.fields.contains_key(header::AUTHORIZATION));
         assert!(target.follow("//b/y").is_err() && target.follow("http://a/y").is_err());
-        let ended = (0..MAX_REDIRECTS).map(|_| way.step(target.clone())).any(|s| s.is_err());
+        let ended = (0..MAX_REDIRECTS)
+            .map(|_| way.step(target.clone()))
+            .any(|s| s.is_err());
         assert!(ended);
     }
 }

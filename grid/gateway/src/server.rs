@@ -59,7 +59,13 @@ impl Gateway {
         let (stop, stopped) = watch::channel(false);
         let address = {
             let _in_runtime = runtime.enter();
-            door::open(&identity, &[door::ALPN_HTTP], listen(config, &identity)?, shared, stopped)?
+            door::open(
+                &identity,
+                &[door::ALPN_HTTP],
+                listen(config, &identity)?,
+                shared,
+                stopped,
+            )?
         };
         identity.keep_address(&address.to_string())?;
         tracing::info!(%address, grid = config.grid_address, "gateway runs");

@@ -96,7 +96,9 @@ impl Sessions {
         let key = *blake3::hash(token.as_bytes()).as_bytes();
         if let Some(session) = self.lock().get(&key).cloned() {
             if session.claims.exp < now_unix_s() {
-                return Err(unauthorized("the token has expired: ask for another ticket".into()));
+                return Err(unauthorized(
+                    "the token has expired: ask for another ticket".into(),
+                ));
             }
             session.touch();
             return Ok(session);
@@ -149,8 +151,12 @@ fn open(ticket: &Ticket) -> Result<Session, Refusal> {
         Ok(_) | Err(ClientError::Failed(_)) => {}
         Err(e) => return Err(e.into()),
     }
-    let claims = claims_of(ticket.token())
-        .ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "the token has no claims that can be read"))?;
+    let claims = claims_of(ticket.token()).ok_or_else(|| {
+        Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            "the token has no claims that can be read",
+        )
+    })?;
     Ok(Session {
         grid,
         claims,
@@ -177,7 +183,9 @@ fn token_of(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         return Ok(Some(rest.trim().to_owned()));
     }
     if !scheme.eq_ignore_ascii_case("basic") {
-        return Err(refused("`Authorization` is neither `Bearer TOKEN` nor `Basic BASE64`"));
+        return Err(refused(
+            "`Authorization` is neither `Bearer TOKEN` nor `Basic BASE64`",
+        ));
     }
     let decoded = STANDARD.decode(rest.trim()).ok();
     let decoded = decoded.and_then(|bytes| String::from_utf8(bytes).ok());

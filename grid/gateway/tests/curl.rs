@@ -31,8 +31,14 @@ fn content_goes_in_and_comes_out() {
     assert!(part.body == content[8_999_990..]);
     assert_eq!(bed.curl(&["-r", "9000001-", &url]).status(), 416);
     let head = bed.curl(&["-I", &url]);
-    assert_eq!((head.status(), head.field("content-length")), (200, Some("9000001")));
-    assert_eq!(bed.curl(&["-I", &bed.url("/")]).field("content-type"), Some("httpd/unix-directory"));
+    assert_eq!(
+        (head.status(), head.field("content-length")),
+        (200, Some("9000001"))
+    );
+    assert_eq!(
+        bed.curl(&["-I", &bed.url("/")]).field("content-type"),
+        Some("httpd/unix-directory")
+    );
 
     // New content takes the old one's place; what was there is gone with its tag.
     let changed = bed.curl(&["-X", "PUT", "--data-binary", "new", &url]);
@@ -42,14 +48,29 @@ fn content_goes_in_and_comes_out() {
     let if_match = format!("If-Match: {etag}");
     assert_eq!(bed.curl(&["-H", &if_match, &url]).status(), 412);
     assert_eq!(bed.curl(&["-H", &if_match, "-T", &local, &url]).status(), 412);
-    assert_eq!(bed.curl(&["-H", "If-None-Match: *", "-T", &local, &url]).status(), 412);
+    assert_eq!(
+        bed.curl(&["-H", "If-None-Match: *", "-T", &local, &url]).status(),
+        412
+    );
     assert_eq!(bed.curl(&[&url]).body, b"new");
     // Without a length: chunks.
-    let chunked = bed.curl(&["-T", &local, "-H", "Transfer-Encoding: chunked", &bed.url("/chunked")]);
+    let chunked = bed.curl(&[
+        "-T",
+        &local,
+        "-H",
+        "Transfer-Encoding: chunked",
+        &bed.url("/chunked"),
+    ]);
     assert_eq!(chunked.status(), 201, "{chunked:?}");
     assert!(read(&admin, "/chunked").expect("read") == content);
     let empty = bed.curl(&["-X", "PUT", "--data-binary", "", &bed.url("/empty")]);
-    assert_eq!((empty.status(), admin.stat(b"/empty", true).expect("there").size_bytes), (201, 0));
+    assert_eq!(
+        (
+            empty.status(),
+            admin.stat(b"/empty", true).expect("there").size_bytes
+        ),
+        (201, 0)
+    );
     assert_eq!(bed.curl(&[&bed.url("/empty")]).status(), 200);
 }
 
@@ -66,15 +87,29 @@ fn names_are_made_moved_copied_and_removed() {
     let to = |path: &str| format!("Destination: {}", bed.url(path));
     assert_eq!(bed.status("COPY", "/d/", &["-H", &to("/e/")]), 201);
     assert_eq!(read(&admin, "/e/b").expect("copied"), b"second");
-    assert_eq!(bed.status("COPY", "/d/a", &["-H", &to("/e/b"), "-H", "Overwrite: F"]), 412);
+    assert_eq!(
+        bed.status("COPY", "/d/a", &["-H", &to("/e/b"), "-H", "Overwrite: F"]),
+        412
+    );
     let before = admin.stat(b"/e/b", true).expect("there").inode;
     assert_eq!(bed.status("COPY", "/d/a", &["-H", &to("/e/b")]), 204);
     assert_eq!(read(&admin, "/e/b").expect("there"), b"first");
-    assert_eq!(admin.stat(b"/e/b", true).expect("there").inode, before, "the name was never away");
+    assert_eq!(
+        admin.stat(b"/e/b", true).expect("there").inode,
+        before,
+        "the name was never away"
+    );
     assert_eq!(bed.status("MOVE", "/d/b", &["-H", &to("/e/b")]), 204);
     assert_eq!(read(&admin, "/e/b").expect("there"), b"second");
-    assert_eq!(bed.status("MOVE", "/e/b", &["-H", "Destination: https://elsewhere/b"]), 502);
-    assert_eq!(bed.status("MOVE", "/e", &["-H", &to("/d/a")]), 204, "a directory over a file");
+    assert_eq!(
+        bed.status("MOVE", "/e/b", &["-H", "Destination: https://elsewhere/b"]),
+        502
+    );
+    assert_eq!(
+        bed.status("MOVE", "/e", &["-H", &to("/d/a")]),
+        204,
+        "a directory over a file"
+    );
     assert_eq!(read(&admin, "/d/a/b").expect("there"), b"second");
 
     let listing = bed.curl(&["-X", "PROPFIND", "-H", "Depth: 1", &bed.url("/d")]);
@@ -99,18 +134,29 @@ fn checksums_are_given_and_compared() {
     let sent = bed.curl(&["-X", "PUT", "-H", good, "--data-binary", "123456789", &url]);
     assert_eq!(sent.status(), 201, "{}", sent.text());
     let wanted = |field: &str| bed.curl(&["-I", "-H", field, &url]);
-    assert_eq!(wanted("Want-Digest: adler32").field("digest"), Some("adler32=091e01de"));
+    assert_eq!(
+        wanted("Want-Digest: adler32").field("digest"),
+        Some("adler32=091e01de")
+    );
     assert_eq!(
         wanted("Want-Repr-Digest: sha-256=5").field("repr-digest"),
         // Heads are read in lower case here.
-        Some("sha-256=:FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=:".to_ascii_lowercase().as_str())
+        Some(
+            "sha-256=:FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=:"
+                .to_ascii_lowercase()
+                .as_str()
+        )
     );
     assert_eq!(wanted("Want-Digest: unixsum").field("digest"), None);
     let blake3 = blake3::hash(b"123456789");
     use base64::Engine as _;
     let blake3 = base64::engine::general_purpose::STANDARD.encode(blake3.as_bytes());
     let field = format!("repr-digest: blake3=:{blake3}:");
-    assert_eq!(bed.curl(&["-X", "PUT", "-H", &field, "--data-binary", "123456789", &url]).status(), 204);
+    assert_eq!(
+        bed.curl(&["-X", "PUT", "-H", &field, "--data-binary", "123456789", &url])
+            .status(),
+        204
+    );
     for wrong in [
         "Digest: adler32=091e01df",
         "Content-MD5: JfnnlDI7RTiF9RgfG2JNCa==",
@@ -147,7 +193,10 @@ fn a_replica_that_is_damaged_is_not_given_out_as_whole() {
     put(&bed.grid.admin(), "/f", &content, 0o644).expect("put");
     let object = common::grid::object_files(&bed.grid.node_dir(1));
     let object = object.first().expect("an object");
-    let mut file = std::fs::OpenOptions::new().write(true).open(object).expect("opened");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(object)
+        .expect("opened");
     file.write_all(b"rot").expect("written");
     drop(file);
     let got = bed.curl(&[&bed.url("/f")]);
@@ -163,10 +212,16 @@ fn nobody_gets_in() {
     let url = bed.url("/mine");
     let without = bed.curl_plain(&[&url]);
     assert_eq!(without.status(), 401);
-    assert!(without.head.contains("www-authenticate: bearer") && without.head.contains("www-authenticate: basic"));
+    assert!(
+        without.head.contains("www-authenticate: bearer") && without.head.contains("www-authenticate: basic")
+    );
     let ticket = bed.grid.user_ticket("alice", "");
     assert_eq!(bed.curl_as(&ticket, &[&url]).status(), 403);
-    assert_eq!(bed.curl_as(&ticket, &["-X", "PUT", "--data-binary", "x", &bed.url("/alice")]).status(), 403);
+    assert_eq!(
+        bed.curl_as(&ticket, &["-X", "PUT", "--data-binary", "x", &bed.url("/alice")])
+            .status(),
+        403
+    );
     assert_eq!(bed.curl_as(&ticket, &["-X", "DELETE", &url]).status(), 403);
     let lock = "<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype>\
                 </D:lockinfo>";
@@ -185,7 +240,12 @@ fn nobody_gets_in() {
     altered.push(if last == 'A' { 'Q' } else { 'A' });
     let header = format!("Authorization: Bearer {altered}");
     assert_eq!(bed.curl_plain(&["-H", &header, &url]).status(), 401);
-    for path in ["/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/a%2f..%2fmine", "/mine%00"] {
+    for path in [
+        "/../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/a%2f..%2fmine",
+        "/mine%00",
+    ] {
         let status = bed.curl(&[&bed.url(path)]).status();
         assert!((400..=404).contains(&status), "{path}: {status}");
     }
@@ -198,7 +258,10 @@ fn nobody_gets_in() {
     assert_eq!(bed.status("PUT", "/mine", &["--data-binary", "x"]), 423);
     assert_eq!(bed.status("UNLOCK", "/mine", &["-H", &token]), 204);
     assert_eq!(read(&admin, "/mine").expect("there"), b"secret");
-    let left = admin.list(b"/").map(|e| e.expect("entry").name).collect::<Vec<_>>();
+    let left = admin
+        .list(b"/")
+        .map(|e| e.expect("entry").name)
+        .collect::<Vec<_>>();
     assert_eq!(left, [b"mine"]);
 }
 
@@ -209,7 +272,10 @@ fn bad_input_is_refused_with_a_sentence() {
     let url = bed.url("/f");
     let deep = format!("{}{}", "<a>".repeat(5000), "</a>".repeat(5000));
     let long = "x".repeat(70_000);
-    let (deep, long) = (bed.file("deep", deep.as_bytes()), bed.file("long", long.as_bytes()));
+    let (deep, long) = (
+        bed.file("deep", deep.as_bytes()),
+        bed.file("long", long.as_bytes()),
+    );
     let (deep, long) = (format!("@{}", deep.display()), format!("@{}", long.display()));
     let name = format!("/{}", "n".repeat(300));
     let table: [(&str, &str, &[&str], u16); 10] = [
@@ -226,13 +292,24 @@ fn bad_input_is_refused_with_a_sentence() {
     ];
     for (method, path, more, status) in table {
         let answer = bed.curl(&[&["-X", method, &bed.url(path)][..], more].concat());
-        assert_eq!(answer.status(), status, "{method} {path} {more:?}: {}", answer.text());
+        assert_eq!(
+            answer.status(),
+            status,
+            "{method} {path} {more:?}: {}",
+            answer.text()
+        );
         assert!(answer.text().len() > 5, "{method} {path}: no sentence");
     }
     // Bytes that are no TLS, and a client that says nothing, hold nobody up.
-    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], b"\x16\x03\x01\xff\xff\x01"] {
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0xff; 5000],
+        b"\x16\x03\x01\xff\xff\x01",
+    ] {
         let mut socket = TcpStream::connect(bed.gateway.address()).expect("connected");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("set");
         let _ = socket.write_all(garbage);
         let _ = socket.read(&mut [0; 100]);
     }
@@ -251,11 +328,15 @@ fn properties_and_locks_stay_where_they_belong() {
     put(&admin, "/f", b"other content", 0o644).expect("put");
     admin.rename(b"/f", b"/g", false).expect("renamed");
     let ask = "<D:propfind xmlns:D='DAV:' xmlns:x='urn:x'><D:prop><x:color/></D:prop></D:propfind>";
-    let found = bed.curl(&["-X", "PROPFIND", "-H", "Depth: 0", "-d", ask, &bed.url("/g")]).text();
+    let found = bed
+        .curl(&["-X", "PROPFIND", "-H", "Depth: 0", "-d", ask, &bed.url("/g")])
+        .text();
     assert!(found.contains("blue"), "{found}");
     let to = format!("Destination: {}", bed.url("/h"));
     assert_eq!(bed.status("COPY", "/g", &["-H", &to]), 201);
-    let found = bed.curl(&["-X", "PROPFIND", "-H", "Depth: 0", "-d", ask, &bed.url("/h")]).text();
+    let found = bed
+        .curl(&["-X", "PROPFIND", "-H", "Depth: 0", "-d", ask, &bed.url("/h")])
+        .text();
     assert!(found.contains("blue"), "{found}");
 }
 
@@ -281,14 +362,27 @@ fn copies_go_between_two_grids() {
     let source = format!("Source: {}", there.url("/far"));
     let pull = |path: &str, more: &[&str]| {
         let url = here.url(path);
-        let args = ["-X", "COPY", &url, "-H", &source, "-H", &token, "-H", "Credential: none"];
+        let args = [
+            "-X",
+            "COPY",
+            &url,
+            "-H",
+            &source,
+            "-H",
+            &token,
+            "-H",
+            "Credential: none",
+        ];
         here.curl(&[&args[..], more].concat())
     };
     let pulled = pull("/near", &["-H", "RequireChecksumVerification: true"]);
     assert_eq!(pulled.status(), 202, "{}", pulled.text());
     assert_eq!(pulled.field("content-type"), Some("text/perf-marker-stream"));
     let said = pulled.text();
-    assert!(said.ends_with("success: Created\n") && said.contains("Stripe Bytes Transferred: 20000000"), "{said}");
+    assert!(
+        said.ends_with("success: Created\n") && said.contains("Stripe Bytes Transferred: 20000000"),
+        "{said}"
+    );
     assert!(read(&here.grid.admin(), "/near").expect("there") == content);
     assert_eq!(pull("/near", &["-H", "Overwrite: F"]).status(), 412);
     assert_eq!(pull("/near", &["-H", "Credential: oidc"]).status(), 400);
@@ -309,21 +403,44 @@ fn copies_go_between_two_grids() {
         "-H",
         "Overwrite: F",
     ]);
-    assert!(again.text().starts_with("failure: ") && again.text().contains("412"), "{}", again.text());
+    assert!(
+        again.text().starts_with("failure: ") && again.text().contains("412"),
+        "{}",
+        again.text()
+    );
 
     // What fails leaves nothing: no right there, no such file, a server that is not trusted.
     let missing = format!("Source: {}", there.url("/missing"));
     let failed = here.curl(&["-X", "COPY", &here.url("/x"), "-H", &missing, "-H", &token]);
-    assert!(failed.text().contains("failure: ") && failed.text().contains("404"), "{}", failed.text());
+    assert!(
+        failed.text().contains("failure: ") && failed.text().contains("404"),
+        "{}",
+        failed.text()
+    );
     let failed = here.curl(&["-X", "COPY", &here.url("/x"), "-H", &source]);
-    assert!(failed.text().contains("failure: ") && failed.text().contains("401"), "{}", failed.text());
+    assert!(
+        failed.text().contains("failure: ") && failed.text().contains("401"),
+        "{}",
+        failed.text()
+    );
     let own = format!("Source: {}", here.url("/near"));
     let failed = here.curl(&["-X", "COPY", &here.url("/x"), "-H", &own, "-H", &token]);
-    assert_eq!(failed.status(), 502, "a certificate that is not trusted: {}", failed.text());
+    assert_eq!(
+        failed.status(),
+        502,
+        "a certificate that is not trusted: {}",
+        failed.text()
+    );
     // Neither here nor where the configuration allows nothing internal.
     let inside = there.curl(&["-X", "COPY", &there.url("/x"), "-H", &source, "-H", &token]);
     assert_eq!(inside.status(), 403, "{}", inside.text());
-    let meta = here.curl(&["-X", "COPY", &here.url("/x"), "-H", "Source: https://169.254.169.254/latest"]);
+    let meta = here.curl(&[
+        "-X",
+        "COPY",
+        &here.url("/x"),
+        "-H",
+        "Source: https://169.254.169.254/latest",
+    ]);
     assert_eq!(meta.status(), 403, "{}", meta.text());
     let plain = here.curl(&["-X", "COPY", &here.url("/x"), "-H", "Source: http://127.0.0.1/x"]);
     assert_eq!(plain.status(), 400, "{}", plain.text());

@@ -11,12 +11,12 @@ gateway's sentence.
 
 from __future__ import annotations
 
+import base64
 import errno
 import http.client
 import io
 import json
 import os
-import shutil
 import ssl
 import tempfile
 import threading
@@ -133,7 +133,7 @@ class Client:
             kept = getattr(self._kept, "connection", None) is not None
             try:
                 answer = self._send(method, path, fields, body, fresh=False)
-            except (http.client.BadStatusLine, ConnectionError, BrokenPipeError):
+            except (http.client.BadStatusLine, http.client.ResponseNotReady, ConnectionError, ssl.SSLError):
                 # The gateway closes connections that were idle: then, and only then, once more.
                 if not kept:
                     raise
@@ -153,7 +153,12 @@ class Client:
     ) -> http.client.HTTPResponse:
         connection = self._connection(fresh)
         try:
-            connection.request(method, quote(path), body=body, headers=fields)
+            try:
+                connection.request(method, quote(path), body=body, headers=fields)
+            except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+                # The gateway may have refused before all of the body came: then its answer says why.
+                if connection.sock is None:
+                    raise
             return connection.getresponse()
         except BaseException:
             # What state it is in nobody knows.
@@ -276,7 +281,8 @@ class Client:
             size = len(content)
         else:
             start = content.tell()
-            size = content.seek(0, os.SEEK_END) - start
+            content.seek(0, os.SEEK_END)
+            size = content.tell() - start
             content.seek(start)
         headers["Content-Length"] = str(size)
         headers["Content-Type"] = "application/octet-stream"
@@ -291,8 +297,6 @@ class Client:
         name, _, value = (answer.headers.get("Repr-Digest") or "").partition("=:")
         if name != kind:
             raise ValueError(f"{kind!r}: the gateway knows blake3, sha-256, md5, crc32c and adler")
-        import base64
-
         return base64.b64decode(value.rstrip(":")).hex()
 
     # ---- where
@@ -426,8 +430,3 @@ def _entry(response: ElementTree.Element) -> Entry:
         modified_unix_s=parsedate_to_datetime(modified).timestamp() if modified else None,
         etag=text.get("getetag"),
     )
-
-
-def copy_stream(source: BinaryIO, sink: BinaryIO) -> None:
-    """All that is left of `source`."""
-    shutil.copyfileobj(source, sink, PIECE_BYTES)

@@ -19,7 +19,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.utils import isfilelike, stringify_path
 
-from kuroshio.client import Client, Entry, copy_stream, plain
+from kuroshio.client import Client, Entry
 
 # What is written stays in memory up to this size, bytes.
 _MEMORY_BYTES = 8 << 20

@@ -43,7 +43,11 @@ impl Bed {
             grid_address: admin.address().to_owned(),
             grid_pin: admin.pin(),
             guest: wanted.guest.then(|| admin.clone()),
-            allow: wanted.allow.iter().map(|net| net.parse().expect("network")).collect(),
+            allow: wanted
+                .allow
+                .iter()
+                .map(|net| net.parse().expect("network"))
+                .collect(),
             trust: wanted.trust,
         };
         let gateway = Gateway::start(&config).expect("gateway");
@@ -80,7 +84,14 @@ impl Bed {
     pub fn curl_plain(&self, args: &[&str]) -> Answer {
         let certificate = self.gateway.certificate().display().to_string();
         let mut command = tool("curl");
-        command.args(["-sS", "--path-as-is", "--max-time", "60", "--cacert", &certificate]);
+        command.args([
+            "-sS",
+            "--path-as-is",
+            "--max-time",
+            "60",
+            "--cacert",
+            &certificate,
+        ]);
         command.args(["-D", "-", "-o"]).arg(self.path("body"));
         command.args(args);
         let _ = fs::remove_file(self.path("body"));
@@ -135,7 +146,13 @@ impl Answer {
 pub fn tool(name: &str) -> Command {
     let mut command = Command::new(name);
     command.stdin(Stdio::null()).env("LC_ALL", "C");
-    for proxy in ["http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"] {
+    for proxy in [
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ] {
         command.env_remove(proxy);
     }
     command
@@ -152,7 +169,11 @@ pub fn run(command: &mut Command) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(output.status.success(), "{shown} {:?}: {said}", command.get_args().collect::<Vec<_>>());
+    assert!(
+        output.status.success(),
+        "{shown} {:?}: {said}",
+        command.get_args().collect::<Vec<_>>()
+    );
     said
 }
 
