@@ -25,6 +25,8 @@ use kuroshio_testbed::isolate;
 
 use crate::error::Failure;
 
+/// Exit code when the machine disturbed the run.
+const EXIT_DISTURBED: u8 = 3;
 /// Window of `trace.csv`.
 const TRACE_WINDOW_NS: u64 = 2_000_000;
 /// Most run folders that one report reads.
@@ -297,7 +299,14 @@ fn run_replicate(args: &RunArgs) -> Result<ExitCode, Failure> {
         ));
     }
     let run = replicate::run(&args.out)?;
-    tell_run(args, &run, "grid.json")
+    let code = tell_run(args, &run, "grid.json")?;
+    match run.measured["disturbed"].as_str() {
+        Some(why) => {
+            eprintln!("  DISTURBED: {why}");
+            Ok(ExitCode::from(EXIT_DISTURBED))
+        }
+        None => Ok(code),
+    }
 }
 
 /// Keeps and prints what a run without a topology file left.

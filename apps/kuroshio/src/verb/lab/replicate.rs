@@ -411,7 +411,8 @@ pub fn run(out: &Path) -> Result<LaneRun, Failure> {
         "dropped_frames": counters.dropped_frames(), "machine_lost_frames": counters.machine_lost(),
         "capture_missed_frames": captured.missed, "payload_bytes": bytes, "seconds": seconds,
         "goodput_bps": (bytes as f64 * 8.0 / seconds) as u64, "files": count as u64 * FILES, "files_replicated": whole,
-        "emulator": format!("{report:?}"), "out": out.display().to_string(),
+        "lateness_p50_ns": report.lateness.p50_ns, "lateness_p99_ns": report.lateness.p99_ns,
+        "lateness_max_ns": report.lateness.max_ns, "disturbed": report.disturbed, "out": out.display().to_string(),
     });
     Ok(result(
         measured,
