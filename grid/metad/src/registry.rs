@@ -345,8 +345,8 @@ impl Registry {
                 _ => None,
             }
         };
-        let told = flight.and_then(|f| f.ended).map(|tx| tx.send(done));
-        matches!(told, Some(Ok(())))
+        let ended = flight.and_then(|f| f.ended);
+        ended.is_some_and(|tx| tx.send(done).is_ok())
     }
 
     /// Orders under way.

@@ -170,14 +170,12 @@ impl Repair {
         // What is beyond a full page is not known to be well.
         let last = page.last().map(|o| fragment_id(o.fragment.object));
         let full = page.len() == PAGE as usize;
-        let well = |id: &FragmentId| !seen.contains(id) && !(full && last.is_some_and(|l| *id > l));
         let moves: BTreeSet<FragmentId> = self.ordered.values().map(|o| o.fragment).collect();
-        let gone: Vec<FragmentId> = self
-            .known
-            .keys()
-            .filter(|id| well(id) && !(page.is_empty() && moves.contains(id)))
-            .copied()
-            .collect();
+        let stays = |id: &FragmentId| {
+            let beyond = full && last.is_some_and(|l| *id > l);
+            seen.contains(id) || beyond || (page.is_empty() && moves.contains(id))
+        };
+        let gone: Vec<FragmentId> = self.known.keys().filter(|id| !stays(id)).copied().collect();
         for id in gone {
             let now = self.now();
             self.known.remove(&id);

@@ -428,8 +428,13 @@ fn command_line(which: &Which, args: &RunArgs, engine: Engine, task: &Task) -> R
 
 /// What Slurm calls a node: by its name in the grid if Slurm knows that, else by its host's.
 fn slurm_name(task: &Task) -> &str {
-    let asked = Command::new("sinfo").args(["-h", "-N", "-o", "%N"]).stdin(Stdio::null()).output();
-    let known = asked.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let asked = Command::new("sinfo")
+        .args(["-h", "-N", "-o", "%N"])
+        .stdin(Stdio::null())
+        .output();
+    let known = asked
+        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+        .unwrap_or_default();
     let is_known = |name: &str| known.lines().any(|l| l.trim() == name);
     let short = task.host.split('.').next().unwrap_or_default();
     let names = [task.node.as_str(), task.host.as_str(), short];

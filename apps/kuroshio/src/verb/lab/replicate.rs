@@ -415,10 +415,12 @@ pub fn run(out: &Path) -> Result<RunResult, Failure> {
         "dropped_frames": counters.dropped_frames(), "machine_lost_frames": counters.machine_lost(),
         "capture_missed_frames": captured.missed, "payload_bytes": bytes, "seconds": seconds,
         "goodput_bps": (bytes as f64 * 8.0 / seconds) as u64, "files": count as u64 * FILES, "files_replicated": whole,
-        "emulator": format!("{report:?}"), "out": out.display().to_string(),
+        "lateness_p50_ns": report.lateness.p50_ns, "lateness_p99_ns": report.lateness.p99_ns,
+        "lateness_max_ns": report.lateness.max_ns, "out": out.display().to_string(),
     });
+    let disturbed_by = report.disturbed.unwrap_or_default();
     Ok(result(
-        started_unix_s,
+        (started_unix_s, disturbed_by),
         measured,
         all.of_capacity,
         counters.dropped_frames(),
@@ -464,7 +466,7 @@ fn sum_bps() -> u64 {
 }
 
 fn result(
-    started_unix_s: u64,
+    (started_unix_s, disturbed_by): (u64, String),
     measured: Value,
     of_capacity: f64,
     dropped: u64,
@@ -515,12 +517,11 @@ fn result(
             },
             lateness: Vec::new(),
         },
-        disturbed: false,
-        disturbed_by: String::new(),
+        disturbed: !disturbed_by.is_empty(),
+        disturbed_by,
         versions: Versions::here(),
         seed: 1,
         notes: vec![
-            "What else the machine does is not watched in this experiment: a disturbed run is not told apart.".into(),
             "The control plane has a network of its own without delay; every byte of content crosses the routes.".into(),
             "Rates are at frame level by stamps of the receiving hosts' kernel.".into(),
         ],
