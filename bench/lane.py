@@ -14,6 +14,7 @@ Exit code: 0 done; 1 ours failed; 2 it could not be run as asked.
 """
 
 import argparse
+import errno
 import json
 import os
 import shutil
@@ -72,9 +73,10 @@ def cpu_s(pid):
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def pings(address):
-    asked = subprocess.run(inside("e", "ping", "-c1", "-W1", address), capture_output=True)
-    return asked.returncode == 0
+def answers(address):
+    """Whether the host of that address, seen from e, refuses a connection to a closed port."""
+    ask = f"import socket, sys; s = socket.socket(); s.settimeout(0.5); sys.exit(s.connect_ex(({address!r}, 9)) != {errno.ECONNREFUSED})"
+    return subprocess.run(inside("e", sys.executable, "-c", ask)).returncode == 0
 
 
 class Veth:
@@ -115,7 +117,7 @@ class Lane(Veth):
             )
             up = inside(end, args.binary, "lane", "up", folder / f"{end}.toml")
             self.processes.append(subprocess.Popen(up, stdout=subprocess.DEVNULL))
-        wait_for("the tunnel", lambda: pings(self.address), self.processes)
+        wait_for("the tunnel", lambda: answers(self.address), self.processes)
 
 
 class WireguardGo(Veth):
@@ -143,7 +145,7 @@ class WireguardGo(Veth):
             )
             ip("-n", end, "addr", "add", f"10.8.0.{own}/30", "dev", name)
             ip("-n", end, "link", "set", name, "up")
-        wait_for("wireguard-go", lambda: pings(self.address), self.processes)
+        wait_for("wireguard-go", lambda: answers(self.address), self.processes)
 
     @staticmethod
     def key(path):

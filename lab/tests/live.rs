@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use kuroshio_lab::experiment::parse;
+use kuroshio_lab::lane::{self, Asked};
 use kuroshio_lab::live::{Options, Run, run};
 use kuroshio_lab::page;
 use kuroshio_lab::result::{RunResult, write_trace};
@@ -17,6 +18,8 @@ fn main() -> ExitCode {
     common::run(&[
         ("a_run_leaves_its_figures", a_run_leaves_its_figures),
         ("a_stall_of_5_ms_is_seen", a_stall_of_5_ms_is_seen),
+        ("a_download_over_lanes", a_download_over_lanes),
+        ("packets_are_deskewed", packets_are_deskewed),
     ])
 }
 
@@ -78,4 +81,46 @@ fn a_stall_of_5_ms_is_seen() {
     assert!(holds(&r, "before the queue, by scheduled stamps"));
     assert!(holds(&r, "lossless"));
     assert_ne!(r.exit_code(), 0);
+}
+
+fn lanes(name: &str, only: &[&str]) -> RunResult {
+    let asked = Asked {
+        live: true,
+        only: only.iter().map(|part| (*part).to_owned()).collect(),
+    };
+    let run = lane::run(name, &asked, &mut |line| eprintln!("{line}"));
+    let (result, report) = run.expect("known").expect("run");
+    let folder = tempfile::tempdir().expect("a folder");
+    report.write(folder.path()).expect("a report");
+    result.write(folder.path()).expect("a result");
+    RunResult::read(&folder.path().join("run.json")).expect("read")
+}
+
+/// One profile through the tunnel, over MPTCP and over either lane: every figure is there. How large they are is the lab's matter.
+fn a_download_over_lanes() {
+    let result = lanes("lane-matrix", &["bw_4to1"]);
+    let cell = &result.measured["mqvpn, bw_4to1"];
+    let mbps = |key: &str| cell[key].as_f64().unwrap_or(0.0);
+    for (key, most) in [
+        ("goodput_mbps", 62.0),
+        ("mptcp_goodput_mbps", 62.0),
+        ("best_alone_goodput_mbps", 50.0),
+    ] {
+        assert!(mbps(key) > 0.1 && mbps(key) < most, "{key}: {cell}");
+    }
+    for frames in ["tunnel_frames_of_lanes", "mptcp_frames_of_lanes"] {
+        let both = cell[frames].as_array().expect("two lanes");
+        assert!(both.iter().all(|f| f.as_u64() > Some(50)), "{frames}: {cell}");
+    }
+    assert!(result.checks.iter().any(|c| c.name.contains("MPTCP")));
+    assert_eq!(result.instrument.lateness.len(), 1);
+}
+
+/// Every packet of every phase comes, in order.
+fn packets_are_deskewed() {
+    let result = lanes("plb-deskew", &[]);
+    assert_eq!(result.measured.len(), 5);
+    for check in result.checks.iter().filter(|c| c.name.ends_with("packets")) {
+        assert!(check.ok, "{}: {}", check.name, check.value);
+    }
 }

@@ -4,6 +4,9 @@
 //! that packet's delay + margin; lowered by at most [`LOWER_NS_PER_S`] while the largest delay of the last [`PEAK_SECONDS`] would
 //! allow for less. What took more than `skew_max` above the fastest lane's least delay does not count. It stays within `hold_max` of the fastest lane's least delay.
 //!
+//! The margin is at least a quarter of the spread of a lane that reorders: of delays that vary at random a larger one than those seen
+//! is to come, and in deskew without repair what comes behind its turn is lost.
+//!
 //! A probe counts as a full packet would: with its serialisation at the lane's capacity and the sender's smoothing added, so that the first
 //! full packet of a slow lane is not late.
 //!
@@ -37,6 +40,11 @@ const PEAK_SECONDS: usize = 10;
 pub const LOWER_NS_PER_S: i64 = 1_000_000;
 const SECOND_NS: i64 = 1_000_000_000;
 
+/// A lane that is there and not used for so long has been left out, ns.
+const LEFT_OUT_NS: i64 = 1_000_000_000;
+/// Stands for a lane whose leaving has been seen to.
+const LONG_AGO_NS: i64 = i64::MIN / 2;
+
 /// Frame of a full packet on most paths.
 const FULL_FRAME_BYTES: u64 = 1_518;
 /// Times that a missing number is asked for.
@@ -50,6 +58,9 @@ struct LaneIn {
     end: u64,
     arrived: u64,
     reorders: bool,
+    /// Whether the peer has used it, and since when it does not although it is there, ns.
+    was_used: bool,
+    idle_ns: Option<i64>,
     train: Arriving,
     trend: Trend,
     started_ns: Option<i64>,
@@ -208,8 +219,9 @@ impl<T> Incoming<T> {
         {
             self.clock.set_drift(self.latest_stamp_ns, slope);
         }
-        // A lane that is not used yet counts, so that its first packet is not late.
-        if delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
+        // A lane that is not used yet counts, so that its first packet is not late; one that was left out does not.
+        let counts = !self.is_left_out(now_ns, index);
+        if counts && delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
             let full_ns = self.lanes.get(index).map_or(0, |lane| lane.full_ns);
             self.note_peak(
                 now_ns,
@@ -229,16 +241,51 @@ impl<T> Incoming<T> {
         bit.is_some_and(|bit| self.in_use & bit != 0)
     }
 
+    /// Whether the peer has long ceased to use a lane that is there. When it just has, the play-out steps down to what the others need.
+    fn is_left_out(&mut self, now_ns: i64, index: usize) -> bool {
+        let used = self.is_used(index);
+        let Some(lane) = self.lanes.get_mut(index) else {
+            return true;
+        };
+        if used || !lane.was_used {
+            lane.idle_ns = None;
+            return false;
+        }
+        let since = *lane.idle_ns.get_or_insert(now_ns);
+        if now_ns - since < LEFT_OUT_NS {
+            return false;
+        }
+        if since != LONG_AGO_NS {
+            lane.idle_ns = Some(LONG_AGO_NS);
+            self.step_down();
+        }
+        true
+    }
+
+    /// Sets the play-out time by the lanes in use alone.
+    fn step_down(&mut self) {
+        let used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
+        let most = used
+            .filter_map(|(_, lane)| lane.range().map(|(_, most)| most + lane.full_ns))
+            .max();
+        let (Some(most), Some(play)) = (most, self.play_ns) else {
+            return;
+        };
+        self.play_ns = Some((most + self.margin_ns.max(self.reorder_ns() / 4)).min(play));
+        self.peaks = [None; PEAK_SECONDS];
+    }
+
     fn fastest_ns(&self) -> i64 {
         let least = |lane: &LaneIn| lane.range().map(|(least, _)| least);
         self.lanes.iter().filter_map(least).min().unwrap_or(0)
     }
 
     fn note_peak(&mut self, now_ns: i64, delay: i64) {
-        let play = *self.play_ns.get_or_insert(delay + self.margin_ns);
-        if delay.saturating_add(self.margin_ns / 2) > play {
+        let margin = self.margin_ns.max(self.reorder_ns() / 4);
+        let play = *self.play_ns.get_or_insert(delay + margin);
+        if delay.saturating_add(margin / 2) > play {
             let most = self.fastest_ns().saturating_add(self.hold_ns);
-            self.play_ns = Some((delay + self.margin_ns).min(most).max(play));
+            self.play_ns = Some((delay + margin).min(most).max(play));
         }
         let second = now_ns / SECOND_NS;
         if second != self.second {
@@ -256,9 +303,10 @@ impl<T> Incoming<T> {
             return;
         };
         let peak = self.peaks.iter().flatten().max().copied().unwrap_or(play);
-        let want = peak.saturating_add(self.margin_ns);
+        let margin = self.margin_ns.max(self.reorder_ns() / 4);
+        let want = peak.saturating_add(margin);
         // Within half the margin nothing is gained, and every change is a change of the delay.
-        if want.saturating_add(self.margin_ns / 2) < play {
+        if want.saturating_add(margin / 2) < play {
             self.play_ns = Some(play - (play - want).min(LOWER_NS_PER_S));
         }
     }
@@ -341,6 +389,9 @@ impl<T> Incoming<T> {
         if sent_ns >= self.in_use_ns {
             self.in_use_ns = sent_ns;
             self.in_use = in_use;
+            for (index, lane) in self.lanes.iter_mut().enumerate() {
+                lane.was_used |= in_use >> index.min(15) & 1 != 0;
+            }
         }
         if let Some(lane) = self.lanes.get_mut(lane) {
             lane.passed = lane.passed.max(next);

@@ -213,7 +213,8 @@ impl LaneOut {
         let sent = report.end - self.reported.end;
         let came = report.arrived.saturating_sub(self.reported.arrived);
         self.recent.0 += sent;
-        self.recent.1 += sent.saturating_sub(came);
+        // On a lane that reorders more may come than was sent in between: it was counted as lost before.
+        self.recent.1 = (self.recent.1 + sent).saturating_sub(came);
         self.reported = report;
         if self.health.is_up() {
             self.adjust(now);

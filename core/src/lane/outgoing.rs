@@ -18,12 +18,16 @@
 //! the TCP congestion avoidance algorithm", CCR 1997, for CUBIC and BBR a lower bound):
 //!
 //! ```text
-//!   predicted(S) = min( sum of the rates,  1.22 * MSS / (RTT * sqrt(p)) )
+//!   rate(S)      = min( sum of the rates,  1.22 * MSS / (RTT * sqrt(p)) )
+//!   predicted(S) = Q / (Q / rate(S) + RTT * log2(rate(S) * RTT / 10 MSS)),  Q = 100 MB
 //!   RTT: the slowest lane's of S     p: share lost over S; with repair, lost twice in a row: p^2
 //! ```
 //!
+//! The second line is a transfer of 100 MB with its slow start (RFC 6928's first window of ten segments doubles each round trip):
+//! a lane that adds little and makes the round trip long makes such a transfer slower.
+//!
 //! and (with `guard`) a lane whose absence would raise it by more than a tenth is not used for [`PENALTY_MIN`](super::lane_out::PENALTY_MIN), then twice as long each time. So is a
-//! lane whose delay is more than `skew_max` above the fastest one's.
+//! lane whose least delay, or half its round trip, is more than `skew_max` above the fastest one's.
 
 use super::{
     Load,
@@ -43,6 +47,8 @@ const QUEUE_PACKETS_MIN: usize = 64;
 pub const JUDGE_EVERY: PicoDuration = PicoDuration::from_ms(1_000);
 /// Payload of a segment and 1.22 times 1000, for the prediction.
 const MSS_BITS: u128 = 1_400 * 8;
+/// Transfer of which the time is predicted, bits.
+const TRANSFER_BITS: u128 = 800_000_000;
 /// How far a lane's share may fall behind the others'.
 const SHARE_LAG_PS: u64 = 100_000_000_000;
 
@@ -193,11 +199,22 @@ impl<T: Load> Outgoing<T> {
             self.lanes[out].penalise(now, LaneState::Lossy);
         }
         let fastest = set.iter().filter_map(|i| self.lanes[*i].delay_ns).min();
-        let Some(fastest) = fastest else { return };
-        let most = self.skew_max.as_ns() as i64;
+        let shortest = set.iter().filter_map(|i| self.lanes[*i].health.rtt()).min();
+        let (Some(fastest), Some(shortest)) = (fastest, shortest) else {
+            return;
+        };
+        let most = self.skew_max;
         for index in set {
             let lane = &mut self.lanes[index];
-            if lane.delay_ns.is_some_and(|d| d.saturating_sub(fastest) > most) {
+            let later = lane
+                .delay_ns
+                .map(|d| d.saturating_sub(fastest) > most.as_ns() as i64);
+            // The least delay of a lane that varies is no lane's delay.
+            let longer = lane
+                .health
+                .rtt()
+                .map(|rtt| rtt - shortest > most.saturating_mul(2));
+            if later == Some(true) || longer == Some(true) {
                 lane.penalise(now, LaneState::TooSlow);
             }
         }
@@ -222,7 +239,12 @@ impl<T: Load> Outgoing<T> {
         let bps = (MSS_BITS * 122 * 1_000_000_000 * 1_000_000 / 100)
             .checked_div(rtt_ns * root)
             .unwrap_or(u128::MAX);
-        whole.min(u64::try_from(bps).unwrap_or(u64::MAX))
+        let rate = u128::from(whole.min(u64::try_from(bps).unwrap_or(u64::MAX))).max(1);
+        let windows = rate * rtt_ns / (1_000_000_000 * 10 * MSS_BITS);
+        let ramp_ns = rtt_ns * u128::from(windows.max(1).ilog2());
+        let time_ns = TRANSFER_BITS * 1_000_000_000 / rate + ramp_ns;
+        let predicted = (TRANSFER_BITS * 1_000_000_000).checked_div(time_ns);
+        u64::try_from(predicted.unwrap_or(u128::MAX)).unwrap_or(u64::MAX)
     }
 
     /// Notes deaths; the penalty of a lane that is back is over.

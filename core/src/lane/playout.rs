@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A number is given up when the verdict on it is [`Verdict::Lost`], when what it holds up has reached its play-out time (deskew
-//! without repair) or has waited for `hold_max`, and when the buffer is full.
+//! without repair) or has waited for `hold_max`, and when the buffer is full. With repair what may still be on its way is waited for: a
+//! packet that a slow machine delivers late is late, but not lost to the TCP above.
 
 use super::{
     config::{LatePolicy, Mode},
@@ -191,7 +192,6 @@ impl<T> PlayOut<T> {
             (_, Verdict::Lost) => return None,
             (Mode::Deskew, _) if !rules.repair => held_up.due_ns,
             (_, Verdict::Wait(until)) => until,
-            (Mode::Deskew, Verdict::Unknown) => held_up.due_ns.saturating_add(rules.margin_ns),
             (_, Verdict::Unknown) => last,
         };
         // In deskew what waits for its play-out time is not held up by the gap.

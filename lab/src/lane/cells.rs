@@ -202,7 +202,7 @@ pub(super) fn bulk(from_s: u64, to_s: u64, long_from_s: u64, long_to_s: u64) -> 
                 capacity,
                 event: "none",
                 mode: Mode::Deskew,
-                repair: false,
+                repair: true,
                 paths: [Path::new(rates_mbps[0], 20), Path::new(rates_mbps[1], slow_ms)],
                 work: Work::Endless {
                     from_s,
@@ -245,7 +245,7 @@ const fn all(best: f64, without: f64, with: f64) -> Published {
     [Some(best), Some(without), Some(with)]
 }
 
-/// The profiles of mqvpn. De-skewed, since their delays differ; with repair where packets are lost.
+/// The profiles of mqvpn. De-skewed, since their delays differ; with repair, as the guide says for TCP.
 pub(super) fn mqvpn() -> Vec<Cell> {
     let even = |path: Path| [path, path];
     let beside = |path: Path| [Path::new(50, 20), path];
@@ -304,7 +304,7 @@ pub(super) fn mqvpn() -> Vec<Cell> {
         delay: name,
         event: "none",
         mode: Mode::Deskew,
-        repair: paths.iter().any(|p| p.loss_ppm > 0),
+        repair: true,
         paths,
         work: Work::Download,
         least: None,

@@ -47,7 +47,7 @@ const PAPER: &str =
     "one_way_delay = \"20us\"\njitter = \"normal 8490ns 20us\"\ncapacity = \"100Mbps\"\nqueue = \"100kB\"\n";
 const HUNDRED: &str =
     "one_way_delay = \"2ms\"\njitter = \"normal 849us 2ms\"\ncapacity = \"100Mbps\"\nqueue = \"100kB\"\n";
-const PLAIN: &str = "capacity = \"100Mbps\"\nqueue = \"100kB\"\n";
+const PLAIN: &str = "capacity = \"100Mbps\"\none_way_delay = \"0us\"\nqueue = \"100kB\"\n";
 
 const PHASES: [Phase; 5] = [
     Phase {

@@ -58,7 +58,7 @@ pub(super) fn run(asked: &Asked, tell: &mut dyn FnMut(&str)) -> Result<Outcome, 
         { "name": "profiles", "value": "mqvpn's: netem's rates, delays, normal jitter (cut at 4 sigma, frames overtake), loss, queues of 1,000 frames", "from": "mp0rta/mqvpn benchmarks/bench_env_setup.sh and its report of 2026-06-18, section 3.3" },
         { "name": "ideal", "value": "sum of the capacities * 1372 / 1518: less the tunnel's and TCP's headers; of a lane that is cut while it is there", "from": "the wire format" },
         { "name": "MPTCP", "value": "two subflows by a signalled address, the kernel's default scheduler, tcp_rmem and tcp_wmem up to 64 MiB as everywhere here", "from": "Linux" },
-        { "name": "mode", "value": "deskew; inorder with repair for loss and cut; profiles: deskew, with repair where packets are lost", "from": "ours" },
+        { "name": "mode", "value": "deskew with repair; inorder with repair for loss and cut", "from": "ours" },
         { "name": "counted", "value": format!("bulk: {from} s to {to} s, with 150 ms more {long_from} s to {long_to} s; profiles: a download of 20 MiB, its whole time, {DOWNLOAD_S} s at most"), "from": "ours; mqvpn (HTTP/3 with BBR there, TCP with CUBIC here)" },
         { "name": "tunnel's threads", "value": if realtime { "realtime = true" } else { "ordinary: this user may not set SCHED_FIFO" }, "from": "this machine" },
     ]);

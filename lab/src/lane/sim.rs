@@ -36,7 +36,7 @@ pub(super) fn run(asked: &Asked, tell: &mut dyn FnMut(&str)) -> Result<Outcome, 
         { "name": "profiles", "value": "mqvpn's: netem's rates, delays, normal jitter (cut at 4 sigma, frames overtake), loss, queues of 1,000 frames", "from": "mp0rta/mqvpn benchmarks/bench_env_setup.sh and its report of 2026-06-18, section 3.3" },
         { "name": "ideal", "value": "sum of the capacities * 1372 / 1518: less the tunnel's and TCP's headers; of a lane that is cut while it is there", "from": "the wire format" },
         { "name": "best lane alone", "value": "the same stream without tunnel, measured, MTU 1500", "from": "ours" },
-        { "name": "mode", "value": "deskew; inorder with repair for loss and cut; profiles: deskew, with repair where packets are lost", "from": "ours" },
+        { "name": "mode", "value": "deskew with repair; inorder with repair for loss and cut", "from": "ours" },
         { "name": "counted", "value": format!("bulk: {from} s to {to} s; profiles: a download of 20 MiB that begins 2 s after the tunnel, its whole time"), "from": "ours; mqvpn (HTTP/3 with BBR there, TCP with CUBIC here)" },
         { "name": "clocks", "value": "7 s apart, 15 ppm of drift", "from": "ours" },
     ]);

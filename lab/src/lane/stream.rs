@@ -8,7 +8,7 @@
 //! The end is a flag, or a number of bytes. TCP or MPTCP: the socket's protocol is all that differs.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -131,8 +131,10 @@ fn socket(plan: &Plan) -> io::Result<Socket> {
 
 fn listen(plan: &Plan) -> io::Result<TcpListener> {
     let socket = socket(plan)?;
+    // On every address: MPTCP's second subflow comes to the other one.
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), plan.address.port());
     socket.set_reuse_address(true)?;
-    socket.bind(&plan.address.into())?;
+    socket.bind(&any.into())?;
     socket.listen(1)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
