@@ -59,6 +59,9 @@ impl Inner {
             };
             return self.may(who, operation, path).await;
         }
+        if place.dir.0 == 0 {
+            return self.may(who, operation, &place.path).await;
+        }
         one_name(&place.path)?;
         if who.claims.allow(operation, b"/").is_ok() {
             return Ok(());
