@@ -43,7 +43,10 @@ impl Bed {
 
     fn run(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kuroshio"));
-        command.args(args).current_dir(self.home.path()).stdin(Stdio::null());
+        command
+            .args(args)
+            .current_dir(self.home.path())
+            .stdin(Stdio::null());
         command.env("XDG_CONFIG_HOME", self.home.path().join("config"));
         command.env("XDG_STATE_HOME", self.home.path().join("state"));
         command.env_remove("KUROSHIO_GRID").output().expect("started")
@@ -63,7 +66,10 @@ impl Bed {
         let said = self.want(0, &["mount", "g", "mnt", "--json"]);
         let told: Value = serde_json::from_str(&said).expect("one JSON object");
         assert_eq!(told["event"], "mounted");
-        told["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).expect("a process")
+        told["pid"]
+            .as_i64()
+            .and_then(|p| i32::try_from(p).ok())
+            .expect("a process")
     }
 
     fn is_mounted(&self) -> bool {
@@ -107,7 +113,10 @@ fn a_killed_mount_loses_nothing_that_was_flushed() {
         drop(file);
         kept.push(content);
     }
-    let mut open = File::options().append(true).open(mnt.join("d/f19")).expect("open");
+    let mut open = File::options()
+        .append(true)
+        .open(mnt.join("d/f19"))
+        .expect("open");
     open.write_all(b"flushed").expect("written");
     open.sync_all().expect("flushed");
     kept[19].extend_from_slice(b"flushed");
@@ -119,7 +128,12 @@ fn a_killed_mount_loses_nothing_that_was_flushed() {
     let pid = bed.mount();
     for (n, content) in kept.iter().enumerate() {
         let found = fs::read(mnt.join(format!("d/f{n}"))).expect("read");
-        assert!(found == *content, "file {n}: {} bytes, not {}", found.len(), content.len());
+        assert!(
+            found == *content,
+            "file {n}: {} bytes, not {}",
+            found.len(),
+            content.len()
+        );
     }
     // A mount that is in use is not unmounted but when that is asked for; SIGTERM does it.
     let open = File::open(mnt.join("d/f1")).expect("open");
@@ -138,9 +152,15 @@ fn bad_input_changes_nothing() {
     for (args, word) in [
         (&["mount", "g", "no-such-folder"][..], "no-such-folder"),
         (&["mount", "./none", "mnt"], "no grid"),
-        (&["mount", "g", "mnt", "-o", "suid"], "allow_other, ro and rw are valid"),
+        (
+            &["mount", "g", "mnt", "-o", "suid"],
+            "allow_other, ro and rw are valid",
+        ),
         (&["mount", "g", "mnt", "--cache", "5"], "ms, s, m or h"),
-        (&["mount", "g", "mnt", "--drafts", "no-such-folder"], "no-such-folder"),
+        (
+            &["mount", "g", "mnt", "--drafts", "no-such-folder"],
+            "no-such-folder",
+        ),
         (&["mount", "g", "mnt", "--path", "no/slash"], "begin with a slash"),
     ] {
         let said = bed.want(2, args);

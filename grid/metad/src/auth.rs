@@ -52,16 +52,21 @@ impl Inner {
     /// one name at most, and a symbolic link there is meant itself.
     pub async fn may_at(&self, who: &Who, operation: Operation, place: &Place) -> Result<(), Failure> {
         if place.path.starts_with(b"/") || place.dir == kuroshio_catalog::Ino::ROOT && place.path.is_empty() {
-            let path = if place.path.is_empty() { b"/" } else { place.path.as_slice() };
+            let path = if place.path.is_empty() {
+                b"/"
+            } else {
+                place.path.as_slice()
+            };
             return self.may(who, operation, path).await;
+        }
+        if place.dir.0 == 0 {
+            return self.may(who, operation, &place.path).await;
         }
         one_name(&place.path)?;
         if who.claims.allow(operation, b"/").is_ok() {
             return Ok(());
         }
-        let mut real = self
-            .ask(&Caller::admin(), PathOf { ino: place.dir })
-            .await?;
+        let mut real = self.ask(&Caller::admin(), PathOf { ino: place.dir }).await?;
         if !place.path.is_empty() {
             if real != b"/" {
                 real.push(b'/');
@@ -206,7 +211,10 @@ impl Who {
 /// Refuses what is not one name in a directory, or nothing.
 fn one_name(path: &[u8]) -> Result<(), Failure> {
     if path.len() > MAX_NAME_BYTES {
-        let text = format!("a name of {} bytes; at most {MAX_NAME_BYTES} are valid", path.len());
+        let text = format!(
+            "a name of {} bytes; at most {MAX_NAME_BYTES} are valid",
+            path.len()
+        );
         return Err(Failure::new(Code::NameTooLong, text));
     }
     if path.iter().any(|b| matches!(b, 0 | b'/')) || matches!(path, b"." | b"..") {

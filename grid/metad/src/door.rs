@@ -145,7 +145,9 @@ impl Session {
 /// A path from an inode (which may be empty: the inode itself), or from the root.
 fn place(at: u64, path: &[u8]) -> Place {
     match at {
-        0 => Place::path(path),
+        0 if path.starts_with(b"/") => Place::path(path),
+        // Refused when the right to it is looked for: there is no such inode.
+        0 => Place::at(Ino(0), path),
         at => Place::at(Ino(at), path),
     }
 }

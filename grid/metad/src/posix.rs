@@ -108,7 +108,9 @@ impl Inner {
             reply.attr = Some(convert::attr(found));
         }
         if r.read || r.execute {
-            let opened = self.open_to_read(session, &reader, place, &r.near_host, &mut reply).await;
+            let opened = self
+                .open_to_read(session, &reader, place, &r.near_host, &mut reply)
+                .await;
             if let Err(e) = opened {
                 session.end_writer(reply.write_handle);
                 return Err(e);
@@ -272,7 +274,10 @@ impl Inner {
         let place = session.place(&r.path);
         let bits = [(4, Access::READ), (2, Access::WRITE), (1, Access::EXECUTE)];
         if r.bits > 7 {
-            return Err(Failure::new(Code::Invalid, format!("access {}: 0 to 7 are valid", r.bits)));
+            return Err(Failure::new(
+                Code::Invalid,
+                format!("access {}: 0 to 7 are valid", r.bits),
+            ));
         }
         let wanted = bits.into_iter().filter(|(bit, _)| r.bits & bit != 0);
         let access = wanted.fold(Access::EXISTS, |all, (_, one)| all.and(one));
@@ -388,7 +393,11 @@ impl Inner {
 }
 
 fn acl_kind(defaults: bool) -> AclKind {
-    if defaults { AclKind::Default } else { AclKind::Access }
+    if defaults {
+        AclKind::Default
+    } else {
+        AclKind::Access
+    }
 }
 
 fn acl_of(entries: &[v1::AclEntry]) -> Result<cat::Acl, Failure> {
@@ -402,7 +411,10 @@ fn acl_of(entries: &[v1::AclEntry]) -> Result<cat::Acl, Failure> {
             v1::AclTag::Mask => AclTag::Mask,
             v1::AclTag::Other => AclTag::Other,
             v1::AclTag::Unspecified => {
-                return Err(Failure::new(Code::Invalid, "an entry of an access list for nobody"));
+                return Err(Failure::new(
+                    Code::Invalid,
+                    "an entry of an access list for nobody",
+                ));
             }
         };
         let bits = u8::try_from(e.bits).unwrap_or(u8::MAX);

@@ -35,7 +35,11 @@ fn each(what: &str, files: usize, mut call: impl FnMut(usize) -> std::io::Result
         call(n)?;
     }
     let s = begin.elapsed().as_secs_f64();
-    println!(r#"{{"what":"{what}","calls":{files},"per_s":{:.0},"us":{:.0}}}"#, files as f64 / s, s * 1e6 / files as f64);
+    println!(
+        r#"{{"what":"{what}","calls":{files},"per_s":{:.0},"us":{:.0}}}"#,
+        files as f64 / s,
+        s * 1e6 / files as f64
+    );
     Ok(())
 }
 
@@ -45,9 +49,13 @@ fn small(dir: &Path, files: usize) -> std::io::Result<()> {
     let content = [7; SMALL];
     each("create", files, |n| File::create_new(empty(n)).map(drop))?;
     each("stat", files, |n| fs::metadata(empty(n)).map(drop))?;
-    each("create + write 4 KiB", files, |n| File::create_new(full(n))?.write_all(&content))?;
+    each("create + write 4 KiB", files, |n| {
+        File::create_new(full(n))?.write_all(&content)
+    })?;
     let mut into = [0; SMALL];
-    each("open + read 4 KiB", files, |n| File::open(full(n))?.read_exact(&mut into))?;
+    each("open + read 4 KiB", files, |n| {
+        File::open(full(n))?.read_exact(&mut into)
+    })?;
     each("unlink", files, |n| fs::remove_file(empty(n)))?;
     each("unlink of 4 KiB", files, |n| fs::remove_file(full(n)))
 }
@@ -74,7 +82,15 @@ fn large(dir: &Path, mib: usize) -> std::io::Result<()> {
             file.sync_all()?;
         }
         drop(file);
-        mb_per_s(if sync { "write, fsync, close" } else { "write, close" }, mib, begin);
+        mb_per_s(
+            if sync {
+                "write, fsync, close"
+            } else {
+                "write, close"
+            },
+            mib,
+            begin,
+        );
     }
     let mut file = File::open(&path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;

@@ -35,7 +35,10 @@ const TAGS: [(u16, AclTag); 6] = [
 pub fn to_bytes(entries: &[AclEntry], ids: &Ids) -> Vec<u8> {
     let mut out = VERSION.to_le_bytes().to_vec();
     for e in entries {
-        let tag = TAGS.iter().find(|(_, tag)| *tag == e.tag()).map_or(0, |(n, _)| *n);
+        let tag = TAGS
+            .iter()
+            .find(|(_, tag)| *tag == e.tag())
+            .map_or(0, |(n, _)| *n);
         let id = match e.tag() {
             AclTag::User => ids.uid(&e.name),
             AclTag::Group => ids.gid(&e.name),
@@ -104,7 +107,14 @@ mod tests {
         let bytes = to_bytes(&list, &ids);
         assert_eq!(bytes.len(), 4 + 6 * 8);
         assert_eq!(from_bytes(&bytes, &ids).ok(), Some(list));
-        for bad in [&[][..], &[2, 0, 0], &[1, 0, 0, 0], &[2, 0, 0, 0, 1], &bytes[..11], &[2, 0, 0, 0, 3, 0, 7, 0, 0, 0, 0, 0]] {
+        for bad in [
+            &[][..],
+            &[2, 0, 0],
+            &[1, 0, 0, 0],
+            &[2, 0, 0, 0, 1],
+            &bytes[..11],
+            &[2, 0, 0, 0, 3, 0, 7, 0, 0, 0, 0, 0],
+        ] {
             assert!(from_bytes(bad, &ids).is_err(), "{bad:?}");
         }
     }

@@ -93,7 +93,15 @@ mod tests {
 
     #[test]
     fn times_come_back() {
-        for ns in [0, 1, -1, 1_700_000_000_123_456_789, -5_000_000_001, i64::MAX, i64::MIN + 1] {
+        for ns in [
+            0,
+            1,
+            -1,
+            1_700_000_000_123_456_789,
+            -5_000_000_001,
+            i64::MAX,
+            i64::MIN + 1,
+        ] {
             assert_eq!(nanoseconds(system_time(ns)), ns);
         }
     }

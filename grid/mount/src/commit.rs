@@ -94,7 +94,9 @@ impl Core {
                 let Some(draft) = &state.draft else { return Ok(()) };
                 (draft.file(), draft.all_missing())
             };
-            let Some(range) = missing.first() else { return Ok(()) };
+            let Some(range) = missing.first() else {
+                return Ok(());
+            };
             let range = range.start..range.end.min(range.start + FILL_BYTES);
             let bytes = self.content(node)?.fetch(&self.source(node), range.clone())?;
             file.write_all_at(&bytes, range.start).map_err(|e| of_io(&e))?;
@@ -115,7 +117,11 @@ impl Core {
             match upload(&self.pool, place, &job.file, job.size) {
                 Ok(kept) => return self.commit(node, &job, &grant, place, kept),
                 Err(e) => {
-                    tracing::warn!(node = place.node, inode = node.ino, "what was written cannot be stored: {e}");
+                    tracing::warn!(
+                        node = place.node,
+                        inode = node.ino,
+                        "what was written cannot be stored: {e}"
+                    );
                     let abandon = Op::Abandon(v1::AbandonRequest {
                         inode: grant.inode,
                         generation: grant.generation,
@@ -245,9 +251,19 @@ fn upload(pool: &Pool, place: &v1::Place, file: &File, size: u64) -> Result<Kept
 }
 
 /// Sends a whole file on a connection: one thread reads and hashes, this one sends.
-fn send(pool: &Pool, place: &v1::Place, mut conn: HttpConn, file: &File, size: u64) -> Result<Kept, ClientError> {
+fn send(
+    pool: &Pool,
+    place: &v1::Place,
+    mut conn: HttpConn,
+    file: &File,
+    size: u64,
+) -> Result<Kept, ClientError> {
     conn.set_limit(FLUSH_LIMIT)?;
-    let part_bytes = if size <= SMALL_BYTES as u64 { SMALL_BYTES } else { PART_BYTES };
+    let part_bytes = if size <= SMALL_BYTES as u64 {
+        SMALL_BYTES
+    } else {
+        PART_BYTES
+    };
     let stored = if size <= part_bytes as u64 {
         let (part, digest) = read_part(file, 0, size, &mut blake3::Hasher::new())?;
         let stored: Stored = conn.put_part(&place.path, "", 0, &part, Some(size))?;

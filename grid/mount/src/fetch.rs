@@ -70,9 +70,10 @@ impl Pool {
 
     /// A new connection.
     pub fn dial(&self, place: &v1::Place) -> Result<HttpConn, ServiceError> {
-        let pin = place.pin.parse().map_err(|e| {
-            ServiceError::Invalid(format!("node {}: its pin is not one ({e})", place.node))
-        })?;
+        let pin = place
+            .pin
+            .parse()
+            .map_err(|e| ServiceError::Invalid(format!("node {}: its pin is not one ({e})", place.node)))?;
         Endpoint::pinned(&place.address, pin, place.token.clone())?.dial(None, None)
     }
 
@@ -172,7 +173,10 @@ impl Content {
     /// The file of a content in one fragment that a node of this host has.
     fn local(&self, source: &Arc<dyn Source>) -> Option<&File> {
         let found = self.local.get_or_init(|| match self.fragments().as_slice() {
-            [only] => only.places.iter().find_map(|p| source.pool().near.open(p, only.size_bytes)),
+            [only] => only
+                .places
+                .iter()
+                .find_map(|p| source.pool().near.open(p, only.size_bytes)),
             _ => None,
         });
         found.as_ref()
@@ -222,7 +226,9 @@ impl Content {
             let block = self.block(source, index)?;
             let first = index * BLOCK_BYTES;
             let from = usize::try_from(at - first).unwrap_or(usize::MAX);
-            let to = usize::try_from(range.end - first).unwrap_or(usize::MAX).min(block.len());
+            let to = usize::try_from(range.end - first)
+                .unwrap_or(usize::MAX)
+                .min(block.len());
             let piece = block.get(from..to).filter(|p| !p.is_empty()).ok_or(Errno::EIO)?;
             out.extend_from_slice(piece);
             at += piece.len() as u64;
@@ -275,7 +281,9 @@ impl Content {
     fn begin_ahead(self: &Arc<Self>, source: &Arc<dyn Source>, window: &mut Window, index: u64) {
         let count = self.size.div_ceil(BLOCK_BYTES);
         // A block that is on its way stays: somebody waits for it.
-        window.blocks.retain(|i, b| *i + BEHIND >= index || matches!(b, Block::Coming));
+        window
+            .blocks
+            .retain(|i, b| *i + BEHIND >= index || matches!(b, Block::Coming));
         let last = (index + window.ahead).min(count.saturating_sub(1));
         for ahead in index + 1..=last {
             if window.blocks.contains_key(&ahead) {
@@ -307,7 +315,11 @@ impl Content {
         if out.len() as u64 == range.end - range.start {
             Ok(out)
         } else {
-            tracing::error!("fragments of {} bytes do not make up a file of {}", first, self.size);
+            tracing::error!(
+                "fragments of {} bytes do not make up a file of {}",
+                first,
+                self.size
+            );
             Err(Errno::EIO)
         }
     }
@@ -387,7 +399,8 @@ fn fetch_place(
                 break;
             }
             // The node had closed it meanwhile: that says nothing about the replica.
-            Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. }) if was_kept && out.len() == before => {}
+            Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. })
+                if was_kept && out.len() == before => {}
             Err(e) => {
                 // The pieces so far are right only as far as they can be checked with the rest.
                 if whole {

@@ -3,18 +3,19 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use kuroshio_client::Grid;
 use kuroshio_client::v1::{self, Actor, request::Op, response::Result as Answer};
 
+use crate::answer::GENERATION;
 use crate::attr::{file_attr, kind, time_to_set};
 use crate::dir::Dirs;
 use crate::errno::errno;
@@ -30,10 +31,6 @@ const MAX_WRITE_BYTES: u32 = 1024 * 1024;
 const BACKGROUND: u16 = 64;
 /// What `statfs` counts in, bytes.
 const STATFS_BLOCK: u32 = 4096;
-/// Set-user-ID and set-group-ID.
-const SET_IDS: u32 = 0o6000;
-/// Inode numbers never come back: one generation is enough.
-const GENERATION: Generation = Generation(0);
 /// How long the kernel keeps what is never right.
 const NOT_KEPT: Duration = Duration::ZERO;
 
@@ -101,160 +98,38 @@ impl Core {
         }
     }
 
-    fn grid_ino(&self, ino: INodeNo) -> u64 {
+    /// The inode number in the grid.
+    pub fn grid_ino(&self, ino: INodeNo) -> u64 {
         if ino == INodeNo::ROOT { self.root } else { ino.0 }
     }
 
-    fn shown_ino(&self, ino: u64) -> INodeNo {
-        if ino == self.root { INodeNo::ROOT } else { INodeNo(ino) }
+    /// The inode number that the kernel knows.
+    pub fn shown_ino(&self, ino: u64) -> INodeNo {
+        if ino == self.root {
+            INodeNo::ROOT
+        } else {
+            INodeNo(ino)
+        }
     }
 
-    fn actor(&self, request: &Request) -> Option<Actor> {
+    /// For whom a request is asked.
+    pub fn actor(&self, request: &Request) -> Option<Actor> {
         self.ids.actor(request.uid(), request.gid(), request.pid())
     }
 
-    fn file_attr(&self, attr: &v1::Attr) -> FileAttr {
+    /// Attributes as the kernel wants them.
+    pub fn file_attr(&self, attr: &v1::Attr) -> FileAttr {
         file_attr(attr, self.shown_ino(attr.inode), &self.ids)
     }
 
-    fn node(&self, ino: INodeNo) -> Result<Arc<Node>, Errno> {
+    /// An open file.
+    pub fn node(&self, ino: INodeNo) -> Result<Arc<Node>, Errno> {
         self.files.get(self.grid_ino(ino)).ok_or(Errno::EBADF)
     }
 }
 
 /// The file system as the kernel's requests come in.
 pub struct Fs(pub Arc<Core>);
-
-impl Fs {
-    fn entry(&self, reply: ReplyEntry, found: Result<v1::Attr, Errno>) {
-        match found {
-            Ok(attr) => {
-                let attr = self.0.files.shown(attr);
-                reply.entry(&self.0.options.cache, &self.0.file_attr(&attr), GENERATION);
-            }
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
-        match done {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn attr(&self, reply: ReplyAttr, found: Result<v1::Attr, Errno>) {
-        match found {
-            Ok(attr) => reply.attr(&self.0.options.cache, &self.0.file_attr(&attr)),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn bytes(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Errno>) {
-        match found {
-            Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
-            Ok(bytes) if bytes.len() <= size as usize => reply.data(&bytes),
-            Ok(_) => reply.error(Errno::ERANGE),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn create_file(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        path: &OsStr,
-        modes: (u32, u32),
-        flags: i32,
-    ) -> Result<(v1::Attr, FopenFlags), Errno> {
-        let core = &self.0;
-        let (dir, actor, path) = (core.grid_ino(parent), core.actor(request), name(path)?);
-        match core.make_file(dir, path.clone(), modes, true, actor.clone()) {
-            Ok(reply) => {
-                let attr = core.opened_new(reply, actor)?;
-                Ok((attr, FopenFlags::FOPEN_KEEP_CACHE))
-            }
-            // Somebody else was quicker.
-            Err(e) if e == Errno::EEXIST && flags & libc::O_EXCL == 0 => {
-                let attr = core.lookup(dir, path, actor.clone())?;
-                if attr.kind() != v1::Kind::File {
-                    // The kernel looks the name up again and sees what it is.
-                    return Err(Errno::ESTALE);
-                }
-                let flags = core.open(attr.inode, OpenFlags(flags), actor)?;
-                Ok((attr, flags))
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    fn set_attributes(
-        &self,
-        ino: u64,
-        size: Option<u64>,
-        has_handle: bool,
-        change: &Change,
-        actor: Option<Actor>,
-    ) -> Result<v1::Attr, Errno> {
-        let core = &self.0;
-        if let Some(size) = size {
-            match core.files.get(ino).filter(|_| has_handle) {
-                Some(node) => core.set_size(&node, size)?,
-                None => core.set_size_of(ino, size, actor.clone())?,
-            }
-        }
-        if change.is_some() {
-            return core.change(ino, change, actor);
-        }
-        core.attributes(ino, actor)
-    }
-
-    fn list(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut add: impl FnMut(INodeNo, u64, &OsStr, &v1::Attr, bool) -> bool,
-    ) -> Result<(), Errno> {
-        let core = &self.0;
-        let listing = core.dirs.get(handle.0).ok_or(Errno::EBADF)?;
-        let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
-        if offset == 0 {
-            *listing = Default::default();
-        }
-        let actor = core.actor(request);
-        let here = v1::Attr {
-            inode: core.grid_ino(ino),
-            kind: v1::Kind::Directory.into(),
-            ..v1::Attr::default()
-        };
-        let mut at = offset;
-        loop {
-            let full = match at {
-                0 => add(ino, 1, OsStr::new("."), &here, true),
-                1 => add(INodeNo::ROOT, 2, OsStr::new(".."), &here, true),
-                at => {
-                    let index = usize::try_from(at - 2).map_err(|_| Errno::EINVAL)?;
-                    if !listing.has(core, here.inode, index, &actor)? {
-                        return Ok(());
-                    }
-                    let Some(entry) = listing.entries.get(index) else {
-                        return Ok(());
-                    };
-                    let attr = entry.attr.clone().unwrap_or_default();
-                    let attr = core.files.shown(attr);
-                    let shown = core.shown_ino(attr.inode);
-                    add(shown, at + 1, OsStr::from_bytes(&entry.name), &attr, listing.plain)
-                }
-            };
-            if full {
-                return Ok(());
-            }
-            at += 1;
-        }
-    }
-}
 
 impl Filesystem for Fs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
@@ -285,7 +160,10 @@ impl Filesystem for Fs {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.attr(reply, self.0.attributes(self.0.grid_ino(ino), self.0.actor(request)));
+        self.attr(
+            reply,
+            self.0.attributes(self.0.grid_ino(ino), self.0.actor(request)),
+        );
     }
 
     fn setattr(
@@ -314,7 +192,10 @@ impl Filesystem for Fs {
             mtime: time_to_set(mtime),
         };
         let (ino, actor) = (self.0.grid_ino(ino), self.0.actor(request));
-        self.attr(reply, self.set_attributes(ino, size, handle.is_some(), &change, actor));
+        self.attr(
+            reply,
+            self.set_attributes(ino, size, handle.is_some(), &change, actor),
+        );
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -353,7 +234,10 @@ impl Filesystem for Fs {
         reply: ReplyEntry,
     ) {
         let (dir, actor) = (self.0.grid_ino(parent), self.0.actor(request));
-        self.entry(reply, name(path).and_then(|n| self.0.make_dir(dir, n, mode, umask, actor)));
+        self.entry(
+            reply,
+            name(path).and_then(|n| self.0.make_dir(dir, n, mode, umask, actor)),
+        );
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, path: &OsStr, reply: ReplyEmpty) {
@@ -369,7 +253,10 @@ impl Filesystem for Fs {
     fn symlink(&self, request: &Request, parent: INodeNo, path: &OsStr, target: &Path, reply: ReplyEntry) {
         let (dir, actor) = (self.0.grid_ino(parent), self.0.actor(request));
         let target = target.as_os_str().as_bytes().to_vec();
-        self.entry(reply, name(path).and_then(|n| self.0.make_link(dir, n, target, actor)));
+        self.entry(
+            reply,
+            name(path).and_then(|n| self.0.make_link(dir, n, target, actor)),
+        );
     }
 
     fn rename(
@@ -464,11 +351,25 @@ impl Filesystem for Fs {
         }
     }
 
-    fn flush(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         Self::empty(reply, self.0.node(ino).and_then(|node| self.0.publish(&node)));
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
         Self::empty(reply, self.0.node(ino).and_then(|node| self.0.publish(&node)));
     }
 
@@ -502,7 +403,14 @@ impl Filesystem for Fs {
         }
     }
 
-    fn readdir(&self, request: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let listed = self.list(request, ino, handle, offset, |ino, next, name, attr, _| {
             reply.add(ino, next, kind(attr.kind()), name)
         });
@@ -597,7 +505,9 @@ impl Filesystem for Fs {
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let found = self.0.get_xattr(self.0.grid_ino(ino), name, self.0.actor(request));
+        let found = self
+            .0
+            .get_xattr(self.0.grid_ino(ino), name, self.0.actor(request));
         Self::bytes(reply, size, found);
     }
 
@@ -613,25 +523,9 @@ impl Filesystem for Fs {
 
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let bits = u32::try_from(mask.bits()).unwrap_or(0) & 7;
-        Self::empty(reply, self.0.access(self.0.grid_ino(ino), bits, self.0.actor(request)));
-    }
-}
-
-impl Fs {
-    /// Whoever writes to a program takes its privilege away, at once.
-    fn drop_set_ids(&self, node: &Arc<Node>) {
-        let mode = node.lock().attr.mode;
-        if mode & SET_IDS == 0 {
-            return;
-        }
-        let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
-        let change = Change {
-            mode: Some(mode & !(0o4000 | group)),
-            ..Change::default()
-        };
-        // Where the caller is not the owner, the commit does it.
-        if self.0.change(node.ino, &change, None).is_ok() {
-            self.0.forget_attributes(node.ino);
-        }
+        Self::empty(
+            reply,
+            self.0.access(self.0.grid_ino(ino), bits, self.0.actor(request)),
+        );
     }
 }

@@ -18,7 +18,11 @@ use rustix::mount::UnmountFlags;
 /// # Errors
 /// Neither works; the system call's error.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let flags = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::empty()
+    };
     match rustix::mount::unmount(dir, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => by_helper(dir, lazy),

@@ -180,8 +180,13 @@ fn decimal(name: &str) -> Option<u32> {
 /// Supplementary groups of a process, as the kernel tells them.
 fn groups_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("Groups:")).unwrap_or_default();
-    line.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect()
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Groups:"))
+        .unwrap_or_default();
+    line.split_ascii_whitespace()
+        .filter_map(|g| g.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]

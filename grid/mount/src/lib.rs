@@ -21,6 +21,7 @@
 //! published by one transaction. When the mount's process ends before, they are gone, and the file is as it was.
 
 mod acl;
+mod answer;
 mod attr;
 mod commit;
 mod dir;

@@ -155,7 +155,10 @@ fn read_ahead(dir: &Path) {
     let Ok(meta) = std::fs::metadata(dir) else { return };
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
     // Without it reading in order is slower, nothing else.
-    let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB);
+    let _ = std::fs::write(
+        format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+        READ_AHEAD_KIB,
+    );
 }
 
 fn core(ticket: &Ticket, options: Options) -> Result<Core, MountError> {
@@ -164,9 +167,15 @@ fn core(ticket: &Ticket, options: Options) -> Result<Core, MountError> {
     let root = grid.stat(&options.path, true)?;
     if root.kind() != v1::Kind::Directory {
         let path = String::from_utf8_lossy(&options.path).into_owned();
-        return Err(MountError::Invalid(format!("{path}: not a directory of the grid")));
+        return Err(MountError::Invalid(format!(
+            "{path}: not a directory of the grid"
+        )));
     }
-    let whose = if options.allow_other { Whose::All } else { Whose::One };
+    let whose = if options.allow_other {
+        Whose::All
+    } else {
+        Whose::One
+    };
     if whose == Whose::All {
         // Says now what each request would say.
         let actor = v1::Actor {

@@ -37,7 +37,9 @@ pub struct Change {
 impl Change {
     /// Whether anything is to be changed.
     pub fn is_some(&self) -> bool {
-        let times = [self.atime, self.mtime].iter().any(|(now, at)| *now || at.is_some());
+        let times = [self.atime, self.mtime]
+            .iter()
+            .any(|(now, at)| *now || at.is_some());
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || times
     }
 }
@@ -90,7 +92,12 @@ impl Core {
         actor: Option<Actor>,
     ) -> Result<v1::Attr, Errno> {
         let mode = mode & 0o7777;
-        self.ask_attr(dir, 0, actor, Op::MakeDir(v1::MakeDirRequest { path, mode, umask }))
+        self.ask_attr(
+            dir,
+            0,
+            actor,
+            Op::MakeDir(v1::MakeDirRequest { path, mode, umask }),
+        )
     }
 
     /// Makes an empty file; with a right to write it if it is to be open.

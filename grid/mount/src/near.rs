@@ -55,7 +55,13 @@ impl Near {
         work(known.entry(place.pin.clone()).or_default())
     }
 
-    fn ask(&self, place: &v1::Place, ask: &Ask, file: Option<&File>, limit: Duration) -> Option<(Told, Option<File>)> {
+    fn ask(
+        &self,
+        place: &v1::Place,
+        ask: &Ask,
+        file: Option<&File>,
+        limit: Duration,
+    ) -> Option<(Told, Option<File>)> {
         if !self.wanted {
             return None;
         }
@@ -105,7 +111,10 @@ impl Near {
         match self.ask(place, &ask, None, OPEN_LIMIT)? {
             (Told::Read { size_bytes }, Some(file)) if size_bytes == size => Some(file),
             (told, _) => {
-                tracing::warn!(node = place.node, "the file of an object is not to be had: {told:?}");
+                tracing::warn!(
+                    node = place.node,
+                    "the file of an object is not to be had: {told:?}"
+                );
                 None
             }
         }

@@ -51,7 +51,12 @@ impl Source for FileSource {
 
 impl Core {
     /// Opens a file for the kernel.
-    pub fn open(self: &Arc<Self>, ino: u64, flags: OpenFlags, actor: Option<Actor>) -> Result<FopenFlags, Errno> {
+    pub fn open(
+        self: &Arc<Self>,
+        ino: u64,
+        flags: OpenFlags,
+        actor: Option<Actor>,
+    ) -> Result<FopenFlags, Errno> {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let cut = flags.0 & libc::O_TRUNC != 0;
         let execute = flags.0 & EXECUTE != 0 && self.ids.whose() == Whose::All;
@@ -321,7 +326,9 @@ impl Core {
 
     /// Writes to an open file.
     pub fn write(self: &Arc<Self>, node: &Arc<Node>, offset: u64, bytes: &[u8]) -> Result<u32, Errno> {
-        let end = offset.checked_add(bytes.len() as u64).filter(|e| *e <= MAX_FILE_BYTES);
+        let end = offset
+            .checked_add(bytes.len() as u64)
+            .filter(|e| *e <= MAX_FILE_BYTES);
         let end = end.ok_or(Errno::EFBIG)?;
         let shared = node.io.read().unwrap_or_else(PoisonError::into_inner);
         let file = {

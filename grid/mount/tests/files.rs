@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use common::{TestGrid, as_user, bytes, holders, wait_for};
 use kuroshio_client::{Cancel, Grid, PutOptions};
-use kuroshio_mount::{MountError, Mount, Options};
+use kuroshio_mount::{Mount, MountError, Options};
 
 fn read_by_client(grid: &Grid, path: &str) -> Vec<u8> {
     let mut out = Vec::new();
@@ -31,17 +31,32 @@ fn far() -> Options {
 fn what_is_written_here_is_read_everywhere() {
     let grid = TestGrid::start(1);
     let (mount, admin) = (grid.mount(), grid.admin());
-    for (n, len) in [0, 1, 4096, 1 << 20, (1 << 20) + 1, (9 << 20) + 7, 20_000_001].into_iter().enumerate() {
+    for (n, len) in [0, 1, 4096, 1 << 20, (1 << 20) + 1, (9 << 20) + 7, 20_000_001]
+        .into_iter()
+        .enumerate()
+    {
         let content = bytes(len, n as u64);
         let name = format!("f{n}");
         fs::write(mount.join(&name), &content).expect("written");
-        assert!(read_by_client(&admin, &format!("/{name}")) == content, "{len} bytes by the client");
-        assert!(fs::read(mount.join(&name)).expect("read") == content, "{len} bytes by the mount");
+        assert!(
+            read_by_client(&admin, &format!("/{name}")) == content,
+            "{len} bytes by the client"
+        );
+        assert!(
+            fs::read(mount.join(&name)).expect("read") == content,
+            "{len} bytes by the mount"
+        );
         let second = grid.mount_with(&grid.admin_ticket(), far());
-        assert!(fs::read(second.join(&name)).expect("read") == content, "{len} bytes by another mount");
+        assert!(
+            fs::read(second.join(&name)).expect("read") == content,
+            "{len} bytes by another mount"
+        );
         let again = bytes(len, n as u64 + 100);
         fs::write(second.join(&name), &again).expect("written");
-        assert!(read_by_client(&admin, &format!("/{name}")) == again, "{len} bytes through TLS");
+        assert!(
+            read_by_client(&admin, &format!("/{name}")) == again,
+            "{len} bytes through TLS"
+        );
         fs::write(second.join(&name), &content).expect("written");
         assert_eq!(fs::metadata(second.join(&name)).expect("there").len(), len as u64);
     }
@@ -54,7 +69,10 @@ fn files_are_changed_in_part() {
     let mut content = bytes(3_000_000, 1);
     fs::write(mount.join("f"), &content).expect("written");
     // In the middle, beyond the end with a hole, at the end.
-    let file = OpenOptions::new().write(true).open(mount.join("f")).expect("open");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.join("f"))
+        .expect("open");
     file.write_all_at(&bytes(70_000, 2), 1_500_001).expect("written");
     content[1_500_001..1_570_001].copy_from_slice(&bytes(70_000, 2));
     file.write_all_at(b"end", 3_100_000).expect("written");
@@ -64,11 +82,17 @@ fn files_are_changed_in_part() {
     assert!(fs::read(mount.join("f")).expect("read") == content);
     drop(file);
     assert!(read_by_client(&admin, "/f") == content);
-    let mut file = OpenOptions::new().append(true).open(mount.join("f")).expect("open");
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(mount.join("f"))
+        .expect("open");
     file.write_all(b" and more").expect("appended");
     content.extend_from_slice(b" and more");
     file.sync_all().expect("flushed");
-    assert!(read_by_client(&admin, "/f") == content, "after fsync, before close");
+    assert!(
+        read_by_client(&admin, "/f") == content,
+        "after fsync, before close"
+    );
     file.write_all(b"!").expect("appended");
     content.push(b'!');
     drop(file);
@@ -77,7 +101,10 @@ fn files_are_changed_in_part() {
     nix::unistd::truncate(&mount.join("f"), 1_000_000).expect("cut");
     content.truncate(1_000_000);
     assert!(read_by_client(&admin, "/f") == content);
-    let file = OpenOptions::new().write(true).open(mount.join("f")).expect("open");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.join("f"))
+        .expect("open");
     file.set_len(10).expect("cut");
     file.set_len(20).expect("lengthened");
     assert_eq!(file.metadata().expect("there").len(), 20);
@@ -85,7 +112,11 @@ fn files_are_changed_in_part() {
     content.truncate(10);
     content.resize(20, 0);
     assert_eq!(read_by_client(&admin, "/f"), content);
-    let file = OpenOptions::new().write(true).truncate(true).open(mount.join("f")).expect("open");
+    let file = OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(mount.join("f"))
+        .expect("open");
     assert_eq!(file.metadata().expect("there").len(), 0);
     drop(file);
     assert_eq!(read_by_client(&admin, "/f"), b"");
@@ -97,7 +128,11 @@ fn handles_of_one_file_share_what_was_written() {
     let (mount, admin) = (grid.mount(), grid.admin());
     let path = mount.join("f");
     let mut one = File::create_new(&path).expect("made");
-    let mut two = OpenOptions::new().read(true).write(true).open(&path).expect("open");
+    let mut two = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .expect("open");
     one.write_all(b"hello world").expect("written");
     let mut seen = String::new();
     two.read_to_string(&mut seen).expect("read");
@@ -118,7 +153,12 @@ fn a_removed_file_stays_for_who_has_it_open() {
     let content = bytes(5_000_000, 3);
     fs::write(mount.join("old"), &content).expect("written");
     let old = File::open(mount.join("old")).expect("open");
-    let mut new = OpenOptions::new().read(true).write(true).create_new(true).open(mount.join("new")).expect("made");
+    let mut new = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mount.join("new"))
+        .expect("made");
     fs::remove_file(mount.join("old")).expect("removed");
     fs::remove_file(mount.join("new")).expect("removed");
     assert_eq!(old.metadata().expect("there").nlink(), 0);
@@ -128,7 +168,8 @@ fn a_removed_file_stays_for_who_has_it_open() {
     new.rewind().expect("sought");
     new.read_to_string(&mut seen).expect("read");
     assert_eq!(seen, "nobody else sees this");
-    new.set_permissions(fs::Permissions::from_mode(0o600)).expect("changed");
+    new.set_permissions(fs::Permissions::from_mode(0o600))
+        .expect("changed");
     assert_eq!(new.metadata().expect("there").mode() & 0o7777, 0o600);
     // The catalog gives up once a second what is open nowhere.
     std::thread::sleep(Duration::from_millis(2500));
@@ -177,7 +218,11 @@ fn another_mount_sees_a_close_at_its_next_open() {
         // Another file of the same name.
         fs::write(one.join("new"), b"new").expect("written");
         fs::rename(one.join("new"), one.join("small")).expect("renamed");
-        assert_eq!(fs::read(two.join("small")).expect("read"), b"new", "round {round}");
+        assert_eq!(
+            fs::read(two.join("small")).expect("read"),
+            b"new",
+            "round {round}"
+        );
     }
     // Who has it open keeps what it has opened.
     let open = File::open(two.join("f")).expect("open");
@@ -236,10 +281,16 @@ fn rights_are_those_of_the_opening() {
         assert_eq!(refused.and_then(|e| e.raw_os_error()), Some(libc::EACCES));
     });
     let made = fs::metadata(dir.join("f")).expect("there");
-    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (60_001, 60_002, 0o400));
+    assert_eq!(
+        (made.uid(), made.gid(), made.mode() & 0o7777),
+        (60_001, 60_002, 0o400)
+    );
     // A stranger reads and writes nothing.
     as_user(60_004, 60_004, &[], || {
-        assert_eq!(fs::read(dir.join("f")).err().and_then(|e| e.raw_os_error()), Some(libc::EACCES));
+        assert_eq!(
+            fs::read(dir.join("f")).err().and_then(|e| e.raw_os_error()),
+            Some(libc::EACCES)
+        );
         let removed = fs::remove_file(dir.join("f"));
         assert!(removed.is_ok(), "the directory is everybody's");
     });
@@ -263,7 +314,10 @@ fn a_private_mount_is_its_users() {
         allow_other: true,
         ..Options::default()
     };
-    assert!(matches!(Mount::start(&ticket, dir.path(), refused), Err(MountError::Invalid(_))));
+    assert!(matches!(
+        Mount::start(&ticket, dir.path(), refused),
+        Err(MountError::Invalid(_))
+    ));
     let options = Options {
         path: b"/pub".to_vec(),
         ..Options::default()
@@ -275,7 +329,10 @@ fn a_private_mount_is_its_users() {
     let attr = grid.admin().stat(b"/pub/d/f", true).expect("there");
     assert_eq!((attr.owner.as_str(), attr.group.as_str()), ("alice", "users"));
     // Shown as whoever mounted it.
-    assert_eq!(fs::metadata(mount.join("d/f")).expect("there").uid(), nix::unistd::geteuid().as_raw());
+    assert_eq!(
+        fs::metadata(mount.join("d/f")).expect("there").uid(),
+        nix::unistd::geteuid().as_raw()
+    );
     assert!(as_user(60_001, 60_001, &[], || fs::read_dir(mount.path()).is_err()));
 }
 
@@ -289,7 +346,10 @@ fn times_and_lists_are_kept() {
     let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     file.set_modified(then).expect("set");
     drop(file);
-    assert_eq!(fs::metadata(&path).expect("there").modified().expect("time"), then);
+    assert_eq!(
+        fs::metadata(&path).expect("there").modified().expect("time"),
+        then
+    );
     // More entries than one answer holds, each once, also while others go.
     for n in 0..1100 {
         fs::create_dir(mount.join(&format!("d{n}"))).expect("made");
@@ -336,7 +396,13 @@ fn the_metadata_service_may_be_started_anew() {
     };
     let content = bytes(100, 9);
     admin
-        .put(b"/f", &mut std::io::Cursor::new(&content), 100, &options, &Cancel::default())
+        .put(
+            b"/f",
+            &mut std::io::Cursor::new(&content),
+            100,
+            &options,
+            &Cancel::default(),
+        )
         .expect("put");
     assert_eq!(fs::read(mount.join("f")).expect("read"), content);
 }

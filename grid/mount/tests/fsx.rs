@@ -57,7 +57,11 @@ struct Exercise<'a> {
 
 impl<'a> Exercise<'a> {
     fn begin(path: &'a Path, seed: u64) -> Self {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path);
         Self {
             path,
             file: file.expect("made"),
@@ -158,7 +162,9 @@ impl<'a> Exercise<'a> {
     }
 
     fn append(&mut self) {
-        let len = self.random.skewed(MAX_BYTES.saturating_sub(self.size()).min(1 << 20));
+        let len = self
+            .random
+            .skewed(MAX_BYTES.saturating_sub(self.size()).min(1 << 20));
         let content = self.fill(usize::try_from(len).expect("a length"));
         self.tell(format!("append {len}"));
         let mut file = OpenOptions::new().append(true).open(self.path).expect("open");
@@ -235,7 +241,12 @@ impl<'a> Exercise<'a> {
 
     fn compare_all(&mut self) {
         let found = std::fs::read(self.path).expect("read");
-        assert_eq!(found.len(), self.model.len(), "the size; last operations: {:#?}", self.told);
+        assert_eq!(
+            found.len(),
+            self.model.len(),
+            "the size; last operations: {:#?}",
+            self.told
+        );
         self.compare(0, &found);
     }
 
@@ -252,7 +263,9 @@ impl<'a> Exercise<'a> {
 }
 
 fn seed() -> u64 {
-    let given = std::env::var("KUROSHIO_FSX_SEED").ok().and_then(|s| s.parse().ok());
+    let given = std::env::var("KUROSHIO_FSX_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok());
     given.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |d| d.as_nanos() as u64)
@@ -272,7 +285,10 @@ fn exercise(limit: Duration) {
         while file.operations < 2000 && Instant::now() < end {
             file.step();
         }
-        drop(std::mem::replace(&mut file.file, File::open("/dev/null").expect("open")));
+        drop(std::mem::replace(
+            &mut file.file,
+            File::open("/dev/null").expect("open"),
+        ));
         file.compare_all();
         // What was published is what was written.
         let other = grid.mount();

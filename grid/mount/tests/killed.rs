@@ -5,9 +5,9 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use common::{TestGrid, bytes, wait_for};
 use kuroshio_client::{Cancel, ClientError};
@@ -32,7 +32,8 @@ fn child() {
     mount.wait().expect("unmounted in order");
 }
 
-struct Killed(Child);
+/// A child that goes with the test. Its output stays open: it writes there how its test has ended.
+struct Killed(Child, Option<BufReader<ChildStdout>>);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -44,14 +45,24 @@ impl Drop for Killed {
 /// A mount in a process of its own.
 fn mount(grid: &TestGrid, dir: &Path) -> Killed {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["child", "--exact", "--ignored", "--nocapture"]).env(DIR, dir);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = Killed(command.spawn().expect("started"));
+    command
+        .args(["child", "--exact", "--ignored", "--nocapture"])
+        .env(DIR, dir);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = Killed(command.spawn().expect("started"), None);
     let line = grid.admin_ticket().to_line();
     writeln!(child.0.stdin.take().expect("its input"), "{line}").expect("the ticket given");
-    let told = BufReader::new(child.0.stdout.take().expect("its output"));
-    let mounted = told.lines().map_while(Result::ok).any(|l| l == "mounted");
+    let mut told = BufReader::new(child.0.stdout.take().expect("its output"));
+    let mounted = told
+        .by_ref()
+        .lines()
+        .map_while(Result::ok)
+        .any(|l| l == "mounted");
     assert!(mounted, "the child has ended");
+    child.1 = Some(told);
     child
 }
 
@@ -90,7 +101,10 @@ fn what_was_flushed_survives_the_mount() {
             }
         }
         // Open, flushed, and written again since.
-        let mut open = File::options().append(true).open(dir.join(name(11))).expect("open");
+        let mut open = File::options()
+            .append(true)
+            .open(dir.join(name(11)))
+            .expect("open");
         open.write_all(b"flushed").expect("written");
         open.sync_all().expect("flushed");
         open.write_all(b"not flushed").expect("written");

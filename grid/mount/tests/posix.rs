@@ -30,11 +30,26 @@ const TABLES: &[&str] = &[
 
 /// Cases that fail through the mount, with the reason (as `docs/mount.md` has it).
 const KNOWN: &[(&str, &str)] = &[
-    ("mkfifo/basic", "the catalog has files, directories and symbolic links"),
-    ("mkfifo/parent", "the catalog has files, directories and symbolic links"),
-    ("mknod/socket", "the catalog has files, directories and symbolic links"),
-    ("unlink/fifo", "the catalog has files, directories and symbolic links"),
-    ("rename/fifo", "the catalog has files, directories and symbolic links"),
+    (
+        "mkfifo/basic",
+        "the catalog has files, directories and symbolic links",
+    ),
+    (
+        "mkfifo/parent",
+        "the catalog has files, directories and symbolic links",
+    ),
+    (
+        "mknod/socket",
+        "the catalog has files, directories and symbolic links",
+    ),
+    (
+        "unlink/fifo",
+        "the catalog has files, directories and symbolic links",
+    ),
+    (
+        "rename/fifo",
+        "the catalog has files, directories and symbolic links",
+    ),
 ];
 
 struct Line<'a> {
@@ -80,7 +95,9 @@ fn credentials(text: &str) -> (u32, u32, Vec<u32>) {
     let mut parts = text.split(':');
     let mut number = || parts.next().and_then(|p| p.parse().ok());
     let (uid, gid) = (number().expect("uid"), number().expect("gid"));
-    let groups = parts.next().map(|g| g.split(',').map(|g| g.parse().expect("group")).collect());
+    let groups = parts
+        .next()
+        .map(|g| g.split(',').map(|g| g.parse().expect("group")).collect());
     (uid, gid, groups.unwrap_or_default())
 }
 
@@ -164,8 +181,12 @@ fn field(path: &Path, name: &str) -> Result<String, Errno> {
 
 fn chown(path: &Path, uid: &str, gid: &str, at: AtFlags) -> Result<(), Errno> {
     let number = |text: &str| text.parse::<i64>().expect("a number");
-    let uid = u32::try_from(number(uid)).ok().map(rustix::process::Uid::from_raw);
-    let gid = u32::try_from(number(gid)).ok().map(rustix::process::Gid::from_raw);
+    let uid = u32::try_from(number(uid))
+        .ok()
+        .map(rustix::process::Uid::from_raw);
+    let gid = u32::try_from(number(gid))
+        .ok()
+        .map(rustix::process::Gid::from_raw);
     sys::chownat(CWD, path, uid, gid, at)
 }
 
@@ -175,7 +196,9 @@ fn perform(dir: &Path, words: &[&str]) -> Result<String, Errno> {
     let mode = |text: &str| Mode::from_raw_mode(octal(text));
     let nix = |e: nix::errno::Errno| Errno::from_raw_os_error(e as i32);
     match words {
-        ["create", p, m] => sys::open(at(p), OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, mode(m)).map(drop),
+        ["create", p, m] => {
+            sys::open(at(p), OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, mode(m)).map(drop)
+        }
         ["open", p, f] => sys::open(at(p), flags(f), Mode::empty()).map(drop),
         ["open", p, f, m] => sys::open(at(p), flags(f), mode(m)).map(drop),
         ["mkdir", p, m] => sys::mkdir(at(p), mode(m)),
@@ -230,20 +253,29 @@ fn perform(dir: &Path, words: &[&str]) -> Result<String, Errno> {
         ["list", p] => {
             let found = std::fs::read_dir(at(p)).map_err(|e| Errno::from_io_error(&e).expect("a number"))?;
             let mut names = found
-                .map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()).expect("an entry"))
+                .map(|e| {
+                    e.map(|e| e.file_name().to_string_lossy().into_owned())
+                        .expect("an entry")
+                })
                 .collect::<Vec<_>>();
             names.sort();
             return Ok(names.join(","));
         }
         ["newer", name, p, ":", rest @ ..] => return compare(dir, name, &at(p), rest, true),
         ["same", name, p, ":", rest @ ..] => return compare(dir, name, &at(p), rest, false),
-        [name @ ("type" | "mode" | "uid" | "gid" | "nlink" | "size" | "mtime" | "atime"), p] => {
+        [
+            name @ ("type" | "mode" | "uid" | "gid" | "nlink" | "size" | "mtime" | "atime"),
+            p,
+        ] => {
             return field(&at(p), name);
         }
         ["set_ids_after_write", p] => {
             let file = std::fs::File::from(sys::open(at(p), OFlags::RDWR, Mode::empty())?);
-            file.write_all_at(b"x", 0).map_err(|e| Errno::from_io_error(&e).expect("a number"))?;
-            let found = file.metadata().map_err(|e| Errno::from_io_error(&e).expect("a number"))?;
+            file.write_all_at(b"x", 0)
+                .map_err(|e| Errno::from_io_error(&e).expect("a number"))?;
+            let found = file
+                .metadata()
+                .map_err(|e| Errno::from_io_error(&e).expect("a number"))?;
             return Ok(format!("{:04o}", found.permissions().mode() & 0o7777));
         }
         other => panic!("operation {other:?}"),
@@ -263,7 +295,11 @@ fn compare(dir: &Path, name: &str, path: &Path, words: &[&str], advances: bool) 
     } else {
         after == before
     };
-    Ok(if right { "ok".into() } else { format!("{name} {before} -> {after}") })
+    Ok(if right {
+        "ok".into()
+    } else {
+        format!("{name} {before} -> {after}")
+    })
 }
 
 /// Runs a case in a folder of its own; what was otherwise.
@@ -285,7 +321,9 @@ fn run(case: &Case<'_>, root: &Path) -> Option<String> {
         if expected != found {
             let (number, words) = (line.number, line.words.join(" "));
             let words: String = words.chars().take(120).collect();
-            return Some(format!("line {number}: {words}: expected {expected}, was {found}"));
+            return Some(format!(
+                "line {number}: {words}: expected {expected}, was {found}"
+            ));
         }
     }
     None
@@ -297,16 +335,37 @@ fn what_posix_says() {
     let cases = TABLES.iter().flat_map(|t| parse(t)).collect::<Vec<_>>();
     let local = tempfile::tempdir_in("/var/tmp").expect("a local folder");
     std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o755)).expect("its mode");
-    let wrong = cases.iter().filter_map(|c| Some((c.name, run(c, local.path())?))).collect::<Vec<_>>();
-    assert!(wrong.is_empty(), "the table is not what this host's own file system does: {wrong:#?}");
+    let wrong = cases
+        .iter()
+        .filter_map(|c| Some((c.name, run(c, local.path())?)))
+        .collect::<Vec<_>>();
+    assert!(
+        wrong.is_empty(),
+        "the table is not what this host's own file system does: {wrong:#?}"
+    );
     let grid = TestGrid::start(1);
     let mount = grid.mount();
-    let failed = cases.iter().filter_map(|c| Some((c.name, run(c, mount.path())?))).collect::<Vec<_>>();
+    let failed = cases
+        .iter()
+        .filter_map(|c| Some((c.name, run(c, mount.path())?)))
+        .collect::<Vec<_>>();
     let known = |name: &str| KNOWN.iter().any(|(k, _)| *k == name);
     let unknown = failed.iter().filter(|(n, _)| !known(n)).collect::<Vec<_>>();
-    assert!(unknown.is_empty(), "{} of {} cases: {unknown:#?}", unknown.len(), cases.len());
-    let healed = KNOWN.iter().filter(|(k, _)| !failed.iter().any(|(n, _)| n == k)).collect::<Vec<_>>();
+    assert!(
+        unknown.is_empty(),
+        "{} of {} cases: {unknown:#?}",
+        unknown.len(),
+        cases.len()
+    );
+    let healed = KNOWN
+        .iter()
+        .filter(|(k, _)| !failed.iter().any(|(n, _)| n == k))
+        .collect::<Vec<_>>();
     assert!(healed.is_empty(), "said to fail, and do not: {healed:?}");
     let lines = cases.iter().map(|c| c.lines.len()).sum::<usize>();
-    println!("{} cases of {lines} steps, {} known to fail", cases.len(), failed.len());
+    println!(
+        "{} cases of {lines} steps, {} known to fail",
+        cases.len(),
+        failed.len()
+    );
 }

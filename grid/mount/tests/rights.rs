@@ -55,41 +55,75 @@ fn opened(grid: &Grid, op: Op, context: v1::Context) -> v1::OpenFileReply {
 #[test]
 fn only_the_administrator_acts_for_others() {
     let grid = TestGrid::start(1);
-    let (admin, alice) = (grid.admin(), Grid::connect(&grid.user_ticket("alice", "")).expect("connected"));
+    let (admin, alice) = (
+        grid.admin(),
+        Grid::connect(&grid.user_ticket("alice", "")).expect("connected"),
+    );
     for actor in [("admin", &["admin"][..]), ("bob", &["users"]), ("", &["admin"])] {
-        assert_eq!(code(alice.call_in(stat(b""), context(1, Some(actor)))), Some(Code::Permission));
+        assert_eq!(
+            code(alice.call_in(stat(b""), context(1, Some(actor)))),
+            Some(Code::Permission)
+        );
     }
-    assert!(admin.call_in(stat(b""), context(1, Some(("bob", &["users"])))).is_ok());
+    assert!(
+        admin
+            .call_in(stat(b""), context(1, Some(("bob", &["users"]))))
+            .is_ok()
+    );
     for bad in [("a b", &["users"][..]), ("bob", &["a/b"])] {
-        assert_eq!(code(admin.call_in(stat(b""), context(1, Some(bad)))), Some(Code::Invalid));
+        assert_eq!(
+            code(admin.call_in(stat(b""), context(1, Some(bad)))),
+            Some(Code::Invalid)
+        );
     }
     // Who acts for bob is not the administrator meanwhile.
     admin.make_dir(b"/d", 0o700, 0).expect("made");
     let bob = || Some(("bob", &["users"][..]));
-    assert_eq!(code(admin.call_in(stat(b"/d/x"), context(0, bob()))), Some(Code::Access));
+    assert_eq!(
+        code(admin.call_in(stat(b"/d/x"), context(0, bob()))),
+        Some(Code::Access)
+    );
     let ticket = Op::IssueTicket(v1::IssueTicketRequest {
         user: "bob".into(),
         ..Default::default()
     });
-    assert_eq!(code(admin.call_in(ticket, context(0, bob()))), Some(Code::Permission));
+    assert_eq!(
+        code(admin.call_in(ticket, context(0, bob()))),
+        Some(Code::Permission)
+    );
     // From an inode goes one name.
     for bad in [&b"a/b"[..], b"..", b".", b"a\0b"] {
-        assert_eq!(code(admin.call_in(stat(bad), context(1, None))), Some(Code::Invalid), "{bad:?}");
+        assert_eq!(
+            code(admin.call_in(stat(bad), context(1, None))),
+            Some(Code::Invalid),
+            "{bad:?}"
+        );
     }
-    assert_eq!(code(admin.call_in(stat(&[b'n'; 256]), context(1, None))), Some(Code::NameTooLong));
+    assert_eq!(
+        code(admin.call_in(stat(&[b'n'; 256]), context(1, None))),
+        Some(Code::NameTooLong)
+    );
 }
 
 #[test]
 fn a_number_gives_no_right() {
     let grid = TestGrid::start(1);
-    let (admin, alice) = (grid.admin(), Grid::connect(&grid.user_ticket("alice", "")).expect("connected"));
+    let (admin, alice) = (
+        grid.admin(),
+        Grid::connect(&grid.user_ticket("alice", "")).expect("connected"),
+    );
     admin.make_dir(b"/secret", 0o700, 0).expect("made");
     admin.make_dir(b"/pub", 0o777, 0).expect("made");
     let mount = grid.mount();
     fs::write(mount.join("secret/f"), b"secret").expect("written");
     fs::set_permissions(mount.join("secret/f"), fs::Permissions::from_mode(0o666)).expect("mode");
     let ino = admin.stat(b"/secret/f", false).expect("there").inode;
-    for op in [stat(b""), open(true, false, false), open(false, true, false), open(false, false, true)] {
+    for op in [
+        stat(b""),
+        open(true, false, false),
+        open(false, true, false),
+        open(false, false, true),
+    ] {
         assert_eq!(code(alice.call_in(op, context(ino, None))), Some(Code::Access));
     }
     // A right to write is its owner's, on its connection, until it is given back.
@@ -103,21 +137,33 @@ fn a_number_gives_no_right() {
         })
     };
     assert!(admin.call_in(grant(own), context(ino, None)).is_ok());
-    assert_eq!(code(alice.call_in(grant(own), context(ino, None))), Some(Code::Stale));
+    assert_eq!(
+        code(alice.call_in(grant(own), context(ino, None))),
+        Some(Code::Stale)
+    );
     assert_eq!(
         code(admin.call_in(grant(own), context(ino, Some(("bob", &["users"]))))),
         Some(Code::Stale)
     );
     let end = Op::EndWrite(v1::EndWriteRequest { write_handle: own });
     admin.call_in(end, v1::Context::default()).expect("given back");
-    assert_eq!(code(admin.call_in(grant(own), context(ino, None))), Some(Code::Stale));
+    assert_eq!(
+        code(admin.call_in(grant(own), context(ino, None))),
+        Some(Code::Stale)
+    );
     // A ticket for a part of the namespace stays in it.
     let narrow = grid.user_ticket("alice", "storage.read:/pub storage.modify:/pub");
     let narrow = Grid::connect(&narrow).expect("connected");
     let public = admin.stat(b"/pub", false).expect("there").inode;
     assert!(narrow.call_in(stat(b""), context(public, None)).is_ok());
-    assert_eq!(code(narrow.call_in(stat(b""), context(1, None))), Some(Code::Access));
-    assert_eq!(code(narrow.call_in(stat(b"secret"), context(1, None))), Some(Code::Access));
+    assert_eq!(
+        code(narrow.call_in(stat(b""), context(1, None))),
+        Some(Code::Access)
+    );
+    assert_eq!(
+        code(narrow.call_in(stat(b"secret"), context(1, None))),
+        Some(Code::Access)
+    );
     let make = |name: &[u8]| {
         Op::MakeDir(v1::MakeDirRequest {
             path: name.to_vec(),
@@ -126,7 +172,10 @@ fn a_number_gives_no_right() {
         })
     };
     assert!(narrow.call_in(make(b"d"), context(public, None)).is_ok());
-    assert_eq!(code(narrow.call_in(make(b"d"), context(1, None))), Some(Code::Access));
+    assert_eq!(
+        code(narrow.call_in(make(b"d"), context(1, None))),
+        Some(Code::Access)
+    );
 }
 
 #[test]
@@ -152,12 +201,23 @@ fn access_lists_and_attributes_go_through_the_mount() {
     .concat();
     assert!(as_user(60_001, 60_001, &[], || fs::read(dir.join("f")).is_err()));
     set(&dir.join("f"), "system.posix_acl_access", &list).expect("set");
-    assert_eq!(get(&dir.join("f"), "system.posix_acl_access").as_deref(), Some(&list[..]));
-    assert!(as_user(60_001, 60_001, &[], || fs::read(dir.join("f")).expect("read") == b"content"));
+    assert_eq!(
+        get(&dir.join("f"), "system.posix_acl_access").as_deref(),
+        Some(&list[..])
+    );
+    assert!(as_user(60_001, 60_001, &[], || fs::read(dir.join("f"))
+        .expect("read")
+        == b"content"));
     assert!(as_user(60_002, 60_002, &[], || fs::read(dir.join("f")).is_err()));
-    assert!(as_user(60_001, 60_001, &[], || OpenOptions::new().write(true).open(dir.join("f")).is_err()));
+    assert!(as_user(60_001, 60_001, &[], || OpenOptions::new()
+        .write(true)
+        .open(dir.join("f"))
+        .is_err()));
     // The mode shows the mask, at once.
-    assert_eq!(fs::metadata(dir.join("f")).expect("there").permissions().mode() & 0o777, 0o640);
+    assert_eq!(
+        fs::metadata(dir.join("f")).expect("there").permissions().mode() & 0o777,
+        0o640
+    );
     // What is made in a directory begins with its default list.
     set(&dir, "system.posix_acl_default", &list).expect("set");
     File::create_new(dir.join("g")).expect("made");
@@ -197,7 +257,11 @@ fn nodes_of_this_host_want_the_same_rights() {
     let (mount, admin) = (grid.mount(), grid.admin());
     fs::write(mount.join("f"), b"content").expect("written");
     let found = admin.open(b"/f").expect("open");
-    let place = found.fragments.first().and_then(|f| f.places.first()).expect("a place");
+    let place = found
+        .fragments
+        .first()
+        .and_then(|f| f.places.first())
+        .expect("a place");
     let pin = place.pin.parse::<Pin>().expect("a pin");
     let stream = near::connect(pin, Duration::from_secs(5)).expect("connected");
     let read = |token: &str, path: &str| Ask::Read {
@@ -231,7 +295,10 @@ fn nodes_of_this_host_want_the_same_rights() {
     ];
     for (ask, expected) in asks {
         let (told, file) = near::ask(&stream, &ask, near::file_of(&draft)).expect("answered");
-        assert!(matches!(told, Told::Refused { status, .. } if status == expected), "{ask:?}: {told:?}");
+        assert!(
+            matches!(told, Told::Refused { status, .. } if status == expected),
+            "{ask:?}: {told:?}"
+        );
         assert!(file.is_none());
     }
     admin.close(&found);

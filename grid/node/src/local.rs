@@ -117,7 +117,9 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener, open: &Arc<Open>) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        let Some(number) = open.enter(&stream) else { continue };
+        let Some(number) = open.enter(&stream) else {
+            continue;
+        };
         let (shared, theirs) = (shared.clone(), open.clone());
         let work = move || {
             serve(&shared, &stream);
@@ -125,7 +127,11 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener, open: &Arc<Open>) {
             drop(shared);
             theirs.leave(number);
         };
-        if std::thread::Builder::new().name("near".into()).spawn(work).is_err() {
+        if std::thread::Builder::new()
+            .name("near".into())
+            .spawn(work)
+            .is_err()
+        {
             open.leave(number);
         }
     }
@@ -174,7 +180,9 @@ fn answer(shared: &Shared, ask: Ask, file: Option<OwnedFd>) -> Result<(Told, Opt
             let Some(file) = file.map(File::from) else {
                 return Err(Refusal::bad("a write needs a file"));
             };
-            let meta = file.metadata().map_err(|e| Refusal::bad(format!("the file: {e}")))?;
+            let meta = file
+                .metadata()
+                .map_err(|e| Refusal::bad(format!("the file: {e}")))?;
             if !meta.is_file() || meta.len() < size_bytes {
                 return Err(Refusal::bad(format!("not a file of {size_bytes} bytes")));
             }
@@ -195,8 +203,8 @@ fn allowed(
     };
     let claims = joined.verifier.check(token)?;
     claims.allow(operation, path.as_bytes())?;
-    let (inode, generation, fragment) =
-        parse_object_path(path).ok_or_else(|| Refusal::bad("objects are /.kuroshio/objects/INODE/GENERATION/FRAGMENT"))?;
+    let (inode, generation, fragment) = parse_object_path(path)
+        .ok_or_else(|| Refusal::bad("objects are /.kuroshio/objects/INODE/GENERATION/FRAGMENT"))?;
     let id = object_id(inode, generation, fragment).map_err(Refusal::bad)?;
     Ok((id, claims.sub))
 }
@@ -209,7 +217,8 @@ fn write(shared: &Shared, id: ObjectId, owner: String, file: &File, size: u64) -
     let read = |at: u64, len: u64| {
         let mut piece = vec![0; usize::try_from(len).unwrap_or(0)];
         let done = file.read_exact_at(&mut piece, at);
-        done.map(|()| piece).map_err(|e| Refusal::bad(format!("the file: {e}")))
+        done.map(|()| piece)
+            .map_err(|e| Refusal::bad(format!("the file: {e}")))
     };
     let sealed = if size <= MAX_PUT_BYTES as u64 {
         shared.store.put(id, &meta, &read(0, size)?, None)?
@@ -230,7 +239,11 @@ fn write(shared: &Shared, id: ObjectId, owner: String, file: &File, size: u64) -
         let holes = Holes::Refuse;
         writer.finish(Finish { size, digest, holes })?
     };
-    let key = shared.joined.get().map(|j| j.receipt_key.as_slice()).unwrap_or_default();
+    let key = shared
+        .joined
+        .get()
+        .map(|j| j.receipt_key.as_slice())
+        .unwrap_or_default();
     let object = (id.inode, u64::from(id.generation), id.fragment);
     let mac = kuroshio_proto::receipt::mac(key, object, sealed.size, &sealed.digest);
     Ok(Told::Written {

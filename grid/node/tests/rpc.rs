@@ -80,7 +80,13 @@ fn administration_works_by_grpc() {
             mode: 0o755,
             umask: 0,
         });
-        let call = with_token(v1::Request { op: Some(op), context: None }, ticket.token());
+        let call = with_token(
+            v1::Request {
+                op: Some(op),
+                context: None,
+            },
+            ticket.token(),
+        );
         let answer = client.call(call).await.expect("answer").into_inner().result;
         assert!(matches!(answer, Some(response::Result::Attr(_))), "{answer:?}");
 
@@ -102,7 +108,13 @@ fn administration_works_by_grpc() {
             target: vec![b'x'; MAX_FRAME_BYTES],
             path: b"/s".to_vec(),
         });
-        let huge = with_token(v1::Request { op: Some(op), context: None }, ticket.token());
+        let huge = with_token(
+            v1::Request {
+                op: Some(op),
+                context: None,
+            },
+            ticket.token(),
+        );
         let refused = client.call(huge).await.expect_err("too large");
         assert_eq!(refused.code(), Code::OutOfRange);
     });

@@ -93,7 +93,10 @@ mod tests {
         });
         ClientFrame {
             number,
-            body: Some(client_frame::Body::Request(Request { op: Some(op), context: None })),
+            body: Some(client_frame::Body::Request(Request {
+                op: Some(op),
+                context: None,
+            })),
         }
     }
 

@@ -20,8 +20,8 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,9 @@ pub fn receive<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<(T, 
     (&mut &*from).read_exact(rest)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_MESSAGE_BYTES {
-        return Err(broken(format!("a message of {length} bytes; at most {MAX_MESSAGE_BYTES} are valid")));
+        return Err(broken(format!(
+            "a message of {length} bytes; at most {MAX_MESSAGE_BYTES} are valid"
+        )));
     }
     let mut body = vec![0; length];
     (&mut &*from).read_exact(&mut body)?;
@@ -213,7 +215,12 @@ mod tests {
 
     #[test]
     fn broken_messages_are_refused() {
-        for bytes in [&[0xff, 0xff, 0xff, 0xff][..], &[1, 0, 0, 0, b'x'], &[9, 0, 0, 0, b'{'], &[1]] {
+        for bytes in [
+            &[0xff, 0xff, 0xff, 0xff][..],
+            &[1, 0, 0, 0, b'x'],
+            &[9, 0, 0, 0, b'{'],
+            &[1],
+        ] {
             let (a, b) = UnixStream::pair().expect("pair");
             (&a).write_all(bytes).expect("written");
             drop(a);

@@ -204,7 +204,9 @@ fn start_guard(dir: &Path) -> Result<std::io::PipeWriter, Failure> {
 }
 
 fn log_path() -> Result<PathBuf, Failure> {
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|s| !s.is_empty()).map(PathBuf::from);
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .filter(|s| !s.is_empty())
+        .map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".local/state"));
     let state = state.or_else(home).unwrap_or_else(|| PathBuf::from("/var/tmp"));
     let folder = state.join("kuroshio");
@@ -218,7 +220,11 @@ fn in_background(args: &Args, dir: &Path) -> Result<ExitCode, Failure> {
     let failed = |e: std::io::Error| Failure::failed(format!("cannot start the mount: {e}"));
     let log = log_path()?;
     let begin = std::fs::metadata(&log).map_or(0, |m| m.len());
-    let open = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let open = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log);
     let open = open.map_err(|e| Failure::failed(format!("{}: {e}", log.display())))?;
     let program = std::env::current_exe().map_err(failed)?;
     let grid = if Path::new(&args.grid).exists() {
@@ -227,8 +233,15 @@ fn in_background(args: &Args, dir: &Path) -> Result<ExitCode, Failure> {
         PathBuf::from(&args.grid)
     };
     let mut command = Command::new(program);
-    command.arg("mount").arg(grid).arg(dir).arg("--path").arg(&args.path);
-    command.arg("--cache").arg(format!("{}ms", args.cache.as_millis()));
+    command
+        .arg("mount")
+        .arg(grid)
+        .arg(dir)
+        .arg("--path")
+        .arg(&args.path);
+    command
+        .arg("--cache")
+        .arg(format!("{}ms", args.cache.as_millis()));
     let drafts = std::path::absolute(&args.drafts).map_err(failed)?;
     command.arg("--drafts").arg(drafts).arg("--foreground");
     if !args.options.is_empty() {
@@ -247,10 +260,14 @@ fn in_background(args: &Args, dir: &Path) -> Result<ExitCode, Failure> {
     if line.is_empty() {
         let status = child.wait().map_err(failed)?;
         let text = std::fs::read(&log).unwrap_or_default();
-        let new = text.get(usize::try_from(begin).unwrap_or(0)..).unwrap_or_default();
+        let new = text
+            .get(usize::try_from(begin).unwrap_or(0)..)
+            .unwrap_or_default();
         let new = String::from_utf8_lossy(new);
         let lines = new.lines().collect::<Vec<_>>();
-        let last = lines.get(lines.len().saturating_sub(SHOWN_LINES)..).unwrap_or_default();
+        let last = lines
+            .get(lines.len().saturating_sub(SHOWN_LINES)..)
+            .unwrap_or_default();
         let text = last.join("; ");
         let text = text.strip_prefix("kuroshio: ").unwrap_or(&text).to_owned();
         return Err(match status.code() {

@@ -81,7 +81,8 @@ impl TestGrid {
         config
             .save(&self.node_dir(n), &ticket.expect("node ticket"))
             .expect("node configuration");
-        self.nodes.push(Some(Node::start(&self.node_dir(n)).expect("node")));
+        self.nodes
+            .push(Some(Node::start(&self.node_dir(n)).expect("node")));
     }
 
     pub fn admin_ticket(&self) -> Ticket {
@@ -149,7 +150,11 @@ impl Drop for Mounted {
         }
         if let Some(mount) = self.mount.take() {
             let done = mount.unmount();
-            assert!(std::thread::panicking() || done.is_ok(), "unmounted: {:?}", done.err());
+            assert!(
+                std::thread::panicking() || done.is_ok(),
+                "unmounted: {:?}",
+                done.err()
+            );
         }
     }
 }
@@ -174,7 +179,11 @@ pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
 /// Nodes with a valid replica of a file's first fragment.
 pub fn holders(grid: &Grid, path: &str) -> Vec<String> {
     let found = grid.locate(path.as_bytes()).expect("located");
-    let places = found.fragments.first().map(|f| f.places.clone()).unwrap_or_default();
+    let places = found
+        .fragments
+        .first()
+        .map(|f| f.places.clone())
+        .unwrap_or_default();
     let valid = places.into_iter().filter(|p| p.state == "valid" && p.up);
     valid.map(|p| p.node).collect()
 }
