@@ -275,7 +275,12 @@ impl World {
             words.extend(["env".to_owned(), format!("LD_PRELOAD={FAKETIME}")]);
             words.push(format!("FAKETIME_TIMESTAMP_FILE={}", service.clock().display()));
             words.extend(
-                ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"].map(str::to_owned),
+                [
+                    "FAKETIME_NO_CACHE=1",
+                    "FAKETIME_DONT_FAKE_MONOTONIC=1",
+                    "DONT_FAKE_MONOTONIC=1",
+                    "NO_FAKE_STAT=1",
+                ].map(str::to_owned),
             );
         }
         words.push(binary.to_string_lossy().into_owned());

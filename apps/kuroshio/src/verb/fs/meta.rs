@@ -79,7 +79,11 @@ pub fn quota(cx: &Context, args: QuotaArgs) -> Result<ExitCode, Failure> {
         whose.user = cx.grid.status()?.user;
     }
     if files.is_some() || bytes.is_some() {
-        let now = cx.grid.quota(whose.clone())?;
+        let now = match cx.grid.quota(whose.clone()) {
+            // A directory that has no quota yet.
+            Err(e) if !whose.path.is_empty() && e.code() == Some(v1::Code::NoEntry) => v1::Use::default(),
+            now => now?,
+        };
         cx.grid.set_quota(v1::SetQuotaRequest {
             whose: Some(whose.clone()),
             max_files: files.unwrap_or(now.max_files),
