@@ -82,7 +82,10 @@ def wait(what, reached):
 
 
 def succeeds(command, **more):
-    return subprocess.run(command, capture_output=True, check=False, timeout=60, **more).returncode == 0
+    try:
+        return subprocess.run(command, capture_output=True, check=False, timeout=10, **more).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def postgres_folder():
@@ -245,7 +248,7 @@ class Gfarm:
         wait("gfmd answers", lambda: succeeds(["gfls", "/"]))
         run(["/usr/sbin/gfsd", "-P", "/run/gfsd.pid", "-f", "/etc/gfarm2.conf", "-h", HOST, "-l", ADDRESS, "-r",
              str(self.where / "spool")])
-        wait("gfsd is up", lambda: HOST in run(["gfsched", "-w"]))
+        wait("gfsd is up", lambda: succeeds(["gfsched", "-w"]))
 
     def measure(self, folder, count, letters, _callers):
         subprocess.run(["gfmkdir", "-p", folder], capture_output=True, check=False, timeout=60)
