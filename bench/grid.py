@@ -197,6 +197,11 @@ class Gfarm:
         run(["config-gfarm", "-A", "root", "-a", "sharedsecret", "-d", "sha1", "-h", HOST, "-b", "postgresql",
              "-P", str(postgres_folder()), "-U", "postgres"], limit=120)
         run(["gfkey", "-f", "-p", "31536000"])
+        # With its journal gfmd speaks to itself as this user.
+        home = Path("/var/lib/gfarmmd")
+        run(["useradd", "--system", "--home-dir", home, "--create-home", "_gfarmmd"])
+        shutil.copy("/root/.gfarm_shared_key", home)
+        shutil.chown(home / ".gfarm_shared_key", "_gfarmmd")
         if not Path("/run/gfmd.pid").exists():
             self.start_gfmd()
         wait("gfmd answers", lambda: succeeds(["gfls", "/"]))

@@ -105,6 +105,15 @@ impl Services {
 }
 
 impl Inner {
+    /// Reads what the other services have recorded, now.
+    pub async fn listen(&self) -> Result<(), Failure> {
+        if self.catalog.is_shared() {
+            let records = self.ask(&self.service(), cat::ListPresence {}).await?;
+            self.registry.learn(&self.worker, records);
+        }
+        Ok(())
+    }
+
     /// Records what nodes have said, when it is time or `now`, and reads what the other services have recorded.
     pub async fn record(&self, now: bool) -> Result<(), Failure> {
         let service = self.service();

@@ -242,10 +242,10 @@ impl Registry {
                 }
                 None => {
                     let name = presence.name.clone();
-                    // Not later than the start: a record of an earlier life gives no more time than that.
+                    // At the start, or a node that has moved: it has time to be heard of again.
                     let elsewhere = Elsewhere {
                         presence,
-                        changed: self.started,
+                        changed: now,
                         confirmed: false,
                     };
                     state.elsewhere.insert(name, elsewhere);

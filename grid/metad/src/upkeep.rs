@@ -95,7 +95,12 @@ async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure
     if known.live {
         return Ok(());
     }
+    // It may have gone to another service a moment ago.
+    inner.listen().await?;
     let node = &known.node;
+    if inner.registry.is_live(&node.name) {
+        return Ok(());
+    }
     // By this service's own clock, which does not jump; a restart begins anew.
     let silent = inner.registry.silent_for(&node.name);
     let lost_after = Duration::from_secs(inner.config.timing.lost_after_s);
@@ -111,6 +116,17 @@ async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure
         state,
     };
     inner.ask(&inner.service(), set).await?;
+    // A node that joined meanwhile has told so before it was set up: either that is seen now, or it comes later
+    // and then has the last word.
+    inner.listen().await?;
+    if inner.registry.is_live(&node.name) {
+        let up = cat::SetNodeState {
+            node: node.name.clone(),
+            state: NodeState::Up,
+        };
+        inner.ask(&inner.service(), up).await?;
+        return Ok(());
+    }
     tracing::warn!(
         node = node.name,
         state = crate::convert::node_state(state),

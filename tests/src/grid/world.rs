@@ -25,7 +25,7 @@ const SMALL_DISK_BYTES: u64 = 192 << 20;
 /// Where Debian's package puts it.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 /// A node that was silent for so long is lost, seconds.
-const LOST_AFTER_S: u64 = 5;
+const LOST_AFTER_S: u64 = 7;
 
 /// A service of the grid.
 pub struct Service {
@@ -156,7 +156,7 @@ impl World {
             advertise: None,
             database: Some(self.server.database("soak")),
             timing: Timing {
-                down_after_ms: 2_000,
+                down_after_ms: 4_000,
                 lost_after_s: LOST_AFTER_S,
                 ..Timing::default()
             },
