@@ -164,7 +164,9 @@ fn write_large(grid: &Grid, dir: &str, size: u64) -> Result<(), ClientError> {
 /// `1GiB`, `64MiB`.
 fn bytes_of(text: &str) -> Answer<u64> {
     let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let found = units.iter().find_map(|(unit, each)| Some((text.strip_suffix(unit)?, *each)));
+    let found = units
+        .iter()
+        .find_map(|(unit, each)| Some((text.strip_suffix(unit)?, *each)));
     let (number, each) = found.ok_or("a size needs KiB, MiB or GiB")?;
     Ok(number.parse::<u64>()?.checked_mul(each).ok_or("too large")?)
 }

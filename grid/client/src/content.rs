@@ -347,7 +347,12 @@ fn store(
         hasher.update(&part);
         let total = next.is_empty().then(|| at + part.len() as u64);
         let mut answer = http.put_part(&place.path, "", at, &part, total);
-        if kept && matches!(answer, Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. })) {
+        if kept
+            && matches!(
+                answer,
+                Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. })
+            )
+        {
             // It had ended while it was idle; a part that was taken nevertheless is taken again.
             http = dial(place)?;
             http.set_limit(FLUSH_LIMIT)?;
@@ -551,7 +556,10 @@ impl<'a> Reading<'a> {
             Ok(())
         };
         let mut fetched = http.get_range(&place.path, start, left, &mut take);
-        let ended = matches!(fetched, Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. }));
+        let ended = matches!(
+            fetched,
+            Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. })
+        );
         // A kept connection that had ended while it was idle: nothing came of it.
         if kept && ended && !taken.get() {
             http = dial(place)?;

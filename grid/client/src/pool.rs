@@ -65,7 +65,9 @@ impl Pool {
     /// Keeps a connection whose last answer was read whole.
     pub fn keep(&self, place: &v1::Place, http: HttpConn) {
         let mut idle = self.idle();
-        let all = idle.entry((place.pin.clone(), place.address.clone())).or_default();
+        let all = idle
+            .entry((place.pin.clone(), place.address.clone()))
+            .or_default();
         all.retain(|(_, since)| since.elapsed() < KEEP);
         if all.len() < MAX_IDLE {
             all.push((http, Instant::now()));

@@ -52,9 +52,7 @@ impl Inner {
     /// Use and bounds.
     pub async fn quota(&self, session: &Session, r: v1::QuotaRequest) -> Answered {
         let subject = self.subject(session, Operation::Read, r).await?;
-        let usage = self
-            .ask(&session.who.caller, cat::GetUsage { subject })
-            .await?;
+        let usage = self.ask(&session.who.caller, cat::GetUsage { subject }).await?;
         Ok(Answer::Use(v1::UseReply {
             uses: vec![v1::Use {
                 name: usage.name,
@@ -127,9 +125,7 @@ impl Inner {
     pub async fn xattrs(&self, session: &Session, r: v1::XattrRequest) -> Answered {
         self.may(&session.who, Operation::Read, &r.path).await?;
         let place = Place::path(&r.path);
-        let names = self
-            .ask(&session.who.caller, cat::ListXattr { place })
-            .await?;
+        let names = self.ask(&session.who.caller, cat::ListXattr { place }).await?;
         Ok(Answer::Xattr(v1::XattrReply {
             value: Vec::new(),
             names,

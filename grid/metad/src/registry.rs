@@ -430,11 +430,18 @@ mod tests {
         registry.learn("me", vec![record(7, "me")]);
         assert!(registry.seen("n1").is_none(), "its own record tells nothing");
         registry.learn("me", vec![record(7, "other")]);
-        assert!(registry.seen("n1").is_some_and(|s| !s.confirmed && s.objects == 3));
+        assert!(
+            registry
+                .seen("n1")
+                .is_some_and(|s| !s.confirmed && s.objects == 3)
+        );
         let began = Instant::now();
         while registry.is_live("n1") {
             registry.learn("me", vec![record(7, "other")]);
-            assert!(began.elapsed() < Duration::from_secs(60), "a record that stands still is no life");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "a record that stands still is no life"
+            );
             std::thread::yield_now();
         }
         registry.learn("me", vec![record(8, "other")]);

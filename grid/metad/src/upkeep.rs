@@ -122,7 +122,11 @@ async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure
     if inner.registry.is_live(&node.name) {
         let up = cat::SetNodeState {
             node: node.name.clone(),
-            state: NodeState::Up,
+            // Drained and read-only nodes stay so.
+            state: match node.state {
+                NodeState::Drain | NodeState::ReadOnly => node.state,
+                _ => NodeState::Up,
+            },
         };
         inner.ask(&inner.service(), up).await?;
         return Ok(());

@@ -68,7 +68,12 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         capacity_bytes: capacity,
         free_bytes: free,
         host: host_name(),
-        spool: shared.store.spool_id().iter().map(|b| format!("{b:02x}")).collect(),
+        spool: shared
+            .store
+            .spool_id()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect(),
     })?;
     let joined = Joined {
         verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),

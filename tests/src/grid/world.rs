@@ -115,9 +115,7 @@ impl World {
     /// What does not start, in words.
     pub fn start(dir: &Path) -> Result<Self, String> {
         let mut notes = Vec::new();
-        let net = Net::new(3)
-            .map_err(|e| notes.push(format!("no cuts: {e}")))
-            .ok();
+        let net = Net::new(3).map_err(|e| notes.push(format!("no cuts: {e}"))).ok();
         let clocks = Path::new(FAKETIME).exists();
         if !clocks {
             notes.push(format!("no clock jumps: {FAKETIME} is missing"));
@@ -180,7 +178,10 @@ impl World {
     }
 
     fn start_nodes(&mut self) -> Result<(), String> {
-        let disk = self.small_disk().map_err(|e| self.notes.push(format!("no full disk: {e}"))).ok();
+        let disk = self
+            .small_disk()
+            .map_err(|e| self.notes.push(format!("no full disk: {e}")))
+            .ok();
         for (n, name) in ["n1", "n2", "n3", "n4"].into_iter().enumerate() {
             let place = n / 2;
             let dir = self.dir.join(name);
@@ -191,7 +192,11 @@ impl World {
             };
             let ticket = self.at_load(|| self.admin()?.issue_ticket(wanted).map_err(|e| e.to_string()))?;
             let config = NodeConfig {
-                site: ["tokyo", "tsukuba"].get(place).copied().unwrap_or_default().into(),
+                site: ["tokyo", "tsukuba"]
+                    .get(place)
+                    .copied()
+                    .unwrap_or_default()
+                    .into(),
                 listen: SocketAddr::new(self.address(place), 0),
                 advertise: None,
                 capacity_bytes: None,
@@ -223,7 +228,15 @@ impl World {
         fs::create_dir(&place).map_err(|e| e.to_string())?;
         run(
             "unshare",
-            &["--mount", "sh", "-c", mount, "sh", &image_text, &place.to_string_lossy()],
+            &[
+                "--mount",
+                "sh",
+                "-c",
+                mount,
+                "sh",
+                &image_text,
+                &place.to_string_lossy(),
+            ],
         )?;
         Ok(image)
     }
@@ -280,7 +293,8 @@ impl World {
                     "FAKETIME_DONT_FAKE_MONOTONIC=1",
                     "DONT_FAKE_MONOTONIC=1",
                     "NO_FAKE_STAT=1",
-                ].map(str::to_owned),
+                ]
+                .map(str::to_owned),
             );
         }
         words.push(binary.to_string_lossy().into_owned());
@@ -326,7 +340,9 @@ impl World {
         }
         // A service that has just begun names itself alone.
         all.sort_by_key(|t| std::cmp::Reverse(t.addresses().len()));
-        all.into_iter().next().ok_or_else(|| "no ticket was kept".to_owned())
+        all.into_iter()
+            .next()
+            .ok_or_else(|| "no ticket was kept".to_owned())
     }
 
     /// A connection of the administrator; in [`Self::at_load`].
@@ -383,7 +399,10 @@ impl World {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("not reached in {PATIENCE:?}: {what} ({now:?}){}", self.tails()));
+                return Err(format!(
+                    "not reached in {PATIENCE:?}: {what} ({now:?}){}",
+                    self.tails()
+                ));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
