@@ -5,11 +5,13 @@
  * R open and read 4 KiB, m mkdir, x rmdir; W and S write and read one file of COUNT bytes. One caller that waits.
  * Prints one JSON object for each.
  */
-#include <gfarm/gfarm.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <time.h>
+/* Needs what stands above. */
+#include <gfarm/gfarm.h>
 
 #define SMALL 4096
 #define BLOCK (1 << 20)

@@ -9,7 +9,7 @@ Contenders, in turn in every round:
 
     ours-sqlite, ours-postgres      `kuroshio metad` on its embedded catalog or on PostgreSQL, one node; each operation is
                                     flushed before it is acknowledged. One caller that waits, and 64 callers.
-    gfarm-journal, gfarm-default    gfmd with `metadata_replication` and its journal (an operation is flushed), and as it
+    gfarm-journal, gfarm-default    gfmd with `metadb_replication` and its journal (an operation is flushed), and as it
                                     comes (queued, not durable); gfsd; one caller that waits.
 
 Needs root: it works in mount, network and PID namespaces of its own; /etc, /var and /root are overlays there, so Gfarm's
@@ -67,7 +67,8 @@ def run(command, limit=COMMAND_LIMIT_S, **more):
     """Runs a command and gives its output; its own words when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, **more)
     if done.returncode:
-        words = (done.stderr.strip() or done.stdout.strip())[-800:]
+        words = done.stderr.strip() or done.stdout.strip()
+        words = words if len(words) < 1600 else f"{words[:1000]}\n...\n{words[-500:]}"
         raise Failed(f"{' '.join(map(str, command))[:200]}: exit code {done.returncode}\n{words}")
     return done.stdout
 
@@ -81,7 +82,10 @@ def wait(what, reached):
 
 
 def succeeds(command, **more):
-    return subprocess.run(command, capture_output=True, check=False, timeout=60, **more).returncode == 0
+    try:
+        return subprocess.run(command, capture_output=True, check=False, timeout=10, **more).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def postgres_folder():
@@ -127,9 +131,6 @@ class Ours:
         for folder in (data, socket):
             folder.mkdir()
             shutil.chown(folder, "postgres", "postgres")
-        for parent in (self.dir, *self.dir.parents):
-            if parent.stat().st_mode & 0o001 == 0:
-                parent.chmod(parent.stat().st_mode | 0o011)
         as_postgres = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"]
         binaries = postgres_folder() / "bin"
         run([*as_postgres, binaries / "initdb", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8", "-D", data],
@@ -193,17 +194,19 @@ class Gfarm:
         text = script.read_text().replace("password_encryption = true", "password_encryption = md5")
         patched.write_text(text)
         run(["mount", "--bind", patched, script])
-        key = Path("/root/.gfarm_shared_key")
-        run(["gfkey", "-f", "-p", "31536000"], env={**os.environ, "HOME": "/root"})
-        if not key.exists():
-            raise Failed("gfkey made no key")
-        run(["config-gfarm", "-N", "-A", "root", "-a", "sharedsecret", "-d", "sha1", "-h", HOST, "-b", "postgresql",
+        run(["config-gfarm", "-A", "root", "-a", "sharedsecret", "-d", "sha1", "-h", HOST, "-b", "postgresql",
              "-P", str(postgres_folder()), "-U", "postgres"], limit=120)
+        run(["gfkey", "-f", "-p", "31536000"])
+        # With its journal gfmd speaks to itself as this user.
+        home = Path("/var/lib/gfarmmd")
+        run(["useradd", "--system", "--home-dir", home, "--create-home", "_gfarmmd"])
+        shutil.copy("/root/.gfarm_shared_key", home)
+        shutil.chown(home / ".gfarm_shared_key", "_gfarmmd")
         if not Path("/run/gfmd.pid").exists():
             self.start_gfmd()
         wait("gfmd answers", lambda: succeeds(["gfls", "/"]))
         run(["config-gfsd", "-h", HOST, "-l", ADDRESS, "-N", str(self.where / "spool")])
-        if HOST not in run(["gfhost"]):
+        if not succeeds(["gfhost", HOST]):
             run(["gfhost", "-c", "-a", "x86_64-linux", "-p", "600", "-n", "2", HOST])
         run(["gcc", "-O2", "-o", tools / "gfarm_ops", HERE / "gfarm_ops.c", "-lgfarm"])
         run(["gfmkdir", "-p", "/bench"])
@@ -211,38 +214,34 @@ class Gfarm:
 
     def configure(self):
         conf = Path("/etc/gfmd.conf")
-        lines = [line for line in conf.read_text().splitlines() if not line.startswith("metadata_")]
-        if self.journal:
-            journal = Path("/var/gfarm-metadata/journal")
-            journal.mkdir(parents=True, exist_ok=True)
-            lines += ["metadata_replication enable", f"metadata_journal_dir {journal}"]
-        else:
-            lines.append("metadata_replication disable")
+        lines = [line for line in conf.read_text().splitlines() if not line.startswith("metadb_replication")]
+        Path("/var/gfarm-metadata/journal").mkdir(parents=True, exist_ok=True)
+        lines.append(f"metadb_replication {'enable' if self.journal else 'disable'}")
         conf.write_text("\n".join(lines) + "\n")
 
     def start_gfmd(self):
-        if self.journal and not list(Path("/var/gfarm-metadata/journal").glob("*.gmj")):
-            run(["gfjournaladmin", "-f", "/etc/gfmd.conf"], limit=60) if shutil.which("gfjournaladmin") else None
         run(["/usr/sbin/gfmd", "-P", "/run/gfmd.pid", "-f", "/etc/gfmd.conf"])
 
     def kill(self, name):
-        for entry in Path("/proc").glob("[0-9]*/comm"):
+        for number in self.running(name):
             try:
-                if entry.read_text().strip() == name:
-                    os.kill(int(entry.parent.name), signal.SIGTERM)
-            except (OSError, ValueError):
+                os.kill(number, signal.SIGTERM)
+            except ProcessLookupError:
                 pass
         wait(f"{name} has ended", lambda: not self.running(name))
 
     @staticmethod
     def running(name):
-        for entry in Path("/proc").glob("[0-9]*/comm"):
+        """Process numbers; one that has ended and was not waited for does not count."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/stat"):
             try:
-                if entry.read_text().strip() == name:
-                    return True
-            except OSError:
-                pass
-        return False
+                comm, rest = entry.read_text().split("(", 1)[1].rsplit(") ", 1)
+            except (OSError, IndexError, ValueError):
+                continue
+            if comm == name and rest[0] not in "ZX":
+                found.append(int(entry.parent.name))
+        return found
 
     def start(self):
         if not Gfarm.ready:
@@ -254,7 +253,7 @@ class Gfarm:
         wait("gfmd answers", lambda: succeeds(["gfls", "/"]))
         run(["/usr/sbin/gfsd", "-P", "/run/gfsd.pid", "-f", "/etc/gfarm2.conf", "-h", HOST, "-l", ADDRESS, "-r",
              str(self.where / "spool")])
-        wait("gfsd is up", lambda: HOST in run(["gfsched", "-w"]))
+        wait("gfsd is up", lambda: succeeds(["gfsched", "-w"]))
 
     def measure(self, folder, count, letters, _callers):
         subprocess.run(["gfmkdir", "-p", folder], capture_output=True, check=False, timeout=60)
@@ -307,7 +306,8 @@ def arguments():
 def check(args):
     if os.geteuid() != 0:
         raise Failed("this needs root, for namespaces and for Gfarm")
-    for name in ("kuroshio", "examples/grid_bench"):
+    ours = any(n.startswith("ours") for n in args.only)
+    for name in ("kuroshio", "examples/grid_bench") if ours else ():
         if not (args.binaries / name).exists():
             raise Failed(f"{args.binaries / name} is missing: make build; "
                          "cargo build --release -p kuroshio-client --example grid_bench")
@@ -332,7 +332,13 @@ def inside(args):
         work.mkdir()
         run(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir=/{place},upperdir={upper},workdir={work}", f"/{place}"])
     run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"])
+    if any(n.startswith("gfarm") for n in args.only):
+        sockets = Path("/run/postgresql")
+        sockets.mkdir()
+        shutil.chown(sockets, "postgres", "postgres")
     os.environ["XDG_CONFIG_HOME"] = str(where / "config")
+    # Gfarm's key is root's.
+    os.environ["HOME"] = "/root"
     results = []
     try:
         for turn in range(args.rounds):
@@ -394,6 +400,11 @@ def main():
             return 0
         check(args)
         with tempfile.TemporaryDirectory(prefix="grid-bench-", dir=args.dir) as where:
+            # PostgreSQL and gfsd run as users of their own.
+            os.chmod(where, 0o711)
+            closed = [p for p in Path(where).resolve().parents if not p.stat().st_mode & 0o001]
+            if closed:
+                raise Failed(f"{closed[0]}: other users cannot pass it; name another folder with --dir")
             command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
                        sys.executable, str(HERE / "grid.py"), *sys.argv[1:], "--inner", where]
             return subprocess.run(command, check=False).returncode

@@ -73,7 +73,10 @@ impl Bed {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         bed.start_service(1);
         bed.wait_for("two services that know of each other", |bed| {
-            let knows = |dir: &str| bed.kept(dir).is_some_and(|t| t.addresses().split('+').count() == 2);
+            let knows = |dir: &str| {
+                bed.kept(dir)
+                    .is_some_and(|t| t.addresses().split('+').count() == 2)
+            };
             knows("a") && knows("b")
         });
         let admin = bed.admin();
@@ -107,7 +110,9 @@ impl Bed {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kuroshio"));
         command.args(args).current_dir(self.home.path());
-        command.env("XDG_CONFIG_HOME", self.path("config")).env_remove("KUROSHIO_GRID");
+        command
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("KUROSHIO_GRID");
         command.stdin(Stdio::null());
         command
     }
@@ -149,7 +154,10 @@ impl Bed {
         while !reached(self) {
             let log = std::fs::read_to_string(self.path("log")).unwrap_or_default();
             let tail = log.lines().rev().take(20).collect::<Vec<_>>().join("\n");
-            assert!(Instant::now() < deadline, "not reached in {LIMIT:?}: {what}\n{tail}");
+            assert!(
+                Instant::now() < deadline,
+                "not reached in {LIMIT:?}: {what}\n{tail}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -157,10 +165,14 @@ impl Bed {
     /// Each service by itself knows all nodes as joined, whichever they speak to.
     fn wait_for_nodes(&self, count: usize) {
         for dir in ["a", "b"] {
-            let Some(ticket) = self.kept(dir).filter(|_| self.services[usize::from(dir == "b")].is_some()) else {
+            let Some(ticket) = self
+                .kept(dir)
+                .filter(|_| self.services[usize::from(dir == "b")].is_some())
+            else {
                 continue;
             };
-            let alone = Ticket::new(ticket.address(), ticket.pin(), ticket.token().to_owned()).expect("ticket");
+            let alone =
+                Ticket::new(ticket.address(), ticket.pin(), ticket.token().to_owned()).expect("ticket");
             self.wait_for("all nodes known to each service", |_| {
                 let nodes = Grid::connect(&alone).and_then(|g| g.nodes());
                 nodes.is_ok_and(|n| n.iter().filter(|n| n.joined && n.state == "up").count() == count)
@@ -171,7 +183,10 @@ impl Bed {
 
 fn content(seed: u64) -> Vec<u8> {
     let mut out = vec![0; 20_000];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
+    blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut out);
     out
 }
 
@@ -224,7 +239,10 @@ impl Load {
         while !self.stop.load(Ordering::Relaxed) {
             n += 1;
             let bytes = content(n);
-            if self.timed("put", || put(grid, &format!("/f{n}"), &bytes)).is_some() {
+            if self
+                .timed("put", || put(grid, &format!("/f{n}"), &bytes))
+                .is_some()
+            {
                 self.acknowledged.lock().expect("lock").push(n);
                 self.puts.fetch_add(1, Ordering::Relaxed);
             }
@@ -257,9 +275,13 @@ impl Load {
 
     /// Until every kind of call was done so many times more.
     fn goes_on(&self, bed: &Bed, more: u64) {
-        let (puts, gets) = (self.puts.load(Ordering::Relaxed), self.gets.load(Ordering::Relaxed));
+        let (puts, gets) = (
+            self.puts.load(Ordering::Relaxed),
+            self.gets.load(Ordering::Relaxed),
+        );
         bed.wait_for("the load goes on", |_| {
-            self.puts.load(Ordering::Relaxed) >= puts + more && self.gets.load(Ordering::Relaxed) >= gets + more
+            self.puts.load(Ordering::Relaxed) >= puts + more
+                && self.gets.load(Ordering::Relaxed) >= gets + more
         });
     }
 }
@@ -269,7 +291,9 @@ fn a_service_and_its_database_go_under_load() {
     let mut bed = Bed::start(3);
     bed.admin().set_copies(b"/", "2").expect("two copies");
     let load = Arc::new(Load::default());
-    let grids = (0..WRITERS + READERS).map(|_| Arc::new(bed.admin())).collect::<Vec<_>>();
+    let grids = (0..WRITERS + READERS)
+        .map(|_| Arc::new(bed.admin()))
+        .collect::<Vec<_>>();
     let threads = (0..WRITERS + READERS)
         .zip(&grids)
         .map(|(i, grid)| {
@@ -326,9 +350,14 @@ fn a_service_and_its_database_go_under_load() {
         let got = get(&admin, &format!("/f{n}")).unwrap_or_else(|e| panic!("/f{n} is lost: {e}"));
         assert!(got == content(*n), "/f{n}");
     }
-    bed.wait_for("two copies of everything", |_| admin.status().is_ok_and(|s| s.below_copies == 0));
+    bed.wait_for("two copies of everything", |_| {
+        admin.status().is_ok_and(|s| s.below_copies == 0)
+    });
     let findings = admin.check(0).expect("checked");
-    let findings = findings.iter().map(|f| String::from_utf8_lossy(f)).collect::<Vec<_>>();
+    let findings = findings
+        .iter()
+        .map(|f| String::from_utf8_lossy(f))
+        .collect::<Vec<_>>();
     assert!(findings.is_empty(), "{findings:#?}");
 }
 
@@ -341,17 +370,34 @@ fn services_beside_each_other_need_a_database_and_no_password_in_argv() {
             .current_dir(home.path())
             .output()
             .expect("started");
-        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+        (
+            out.status.code(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
     };
     assert_eq!(run(&["init", "--dir", "a"]).0, Some(0));
-    let (code, text) = run(&["init", "--dir", "b", "--beside", "a", "--listen", "127.0.0.1:7500"]);
+    let (code, text) = run(&[
+        "init",
+        "--dir",
+        "b",
+        "--beside",
+        "a",
+        "--listen",
+        "127.0.0.1:7500",
+    ]);
     assert!(code == Some(2) && text.contains("database"), "{text}");
     let (code, text) = run(&["init", "--dir", "b", "--beside", "nowhere"]);
     assert!(code == Some(2) && text.contains("nowhere"), "{text}");
     let (code, text) = run(&["init", "--dir", "b", "--database", "postgres://u:secret@h/d"]);
-    assert!(code == Some(2) && text.contains("metad.toml") && !text.contains("secret"), "{text}");
+    assert!(
+        code == Some(2) && text.contains("metad.toml") && !text.contains("secret"),
+        "{text}"
+    );
     assert!(!home.path().join("b").exists(), "nothing was made");
-    assert_eq!(run(&["init", "--dir", "c", "--database", "host=/nowhere user=u"]).0, Some(0));
+    assert_eq!(
+        run(&["init", "--dir", "c", "--database", "host=/nowhere user=u"]).0,
+        Some(0)
+    );
     let (code, text) = run(&["metad", "--dir", "c"]);
     assert!(code == Some(1) && text.contains("cannot be reached"), "{text}");
 }

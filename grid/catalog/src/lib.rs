@@ -63,9 +63,7 @@ pub use engine::{Options, Trace, TraceEvent};
 pub use error::{CatalogError, ErrorKind};
 pub use id::{Caller, Generation, Handle, Ino, JobId, ObjectId, Place, Role, is_principal};
 pub use job::{Job, JobFilter, JobKind, JobState, NewJob};
-pub use node::{
-    Lease, Node, NodeReport, NodeState, Presence, PresenceKind, Route, Site, SpaceTotals, Turn,
-};
+pub use node::{Lease, Node, NodeReport, NodeState, Presence, PresenceKind, Route, Site, SpaceTotals, Turn};
 pub use op::*;
 pub use postgres::Postgres;
 pub use sqlite::Sqlite;

@@ -8,8 +8,9 @@
 use crate::{
     Access, Acl, AclKind, Attr, CatalogError, ContentLayout, CopyBalance, CopyRule, Created, DirPage, Draft,
     Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob, Node,
-    NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind, QuotaKind,
-    QuotaSubject, RenameMode, ReplicaState, Route, SetTime, SetXattrMode, Site, SpaceTotals, Turn, Usage,
+    NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind,
+    QuotaKind, QuotaSubject, RenameMode, ReplicaState, Route, SetTime, SetXattrMode, Site, SpaceTotals, Turn,
+    Usage,
 };
 
 /// An operation with a typed answer; see [`crate::CatalogExt::call`].

@@ -52,9 +52,7 @@ impl Inner {
     /// Use and bounds.
     pub async fn quota(&self, session: &Session, r: v1::QuotaRequest) -> Answered {
         let subject = self.subject(session, Operation::Read, r).await?;
-        let usage = self
-            .ask(&session.who.caller, cat::GetUsage { subject })
-            .await?;
+        let usage = self.ask(&session.who.caller, cat::GetUsage { subject }).await?;
         Ok(Answer::Use(v1::UseReply {
             uses: vec![v1::Use {
                 name: usage.name,

@@ -243,23 +243,24 @@ impl Inner {
             since: Timestamp::now(),
         };
         self.check_spool(&name, &r.spool).await?;
-        self.ask(&service, cat::PutNode { node }).await?;
         let report = cat::NodeReport {
             node: name.clone(),
             capacity_bytes: r.capacity_bytes,
             free_bytes: r.free_bytes,
             load_milli: 0,
         };
-        // A node that was down is up again from its first report on.
-        let reports = vec![report.clone()];
-        self.ask(&service, cat::Heartbeat { reports }).await?;
         let disk = DiskLimits {
             read: BitRate::new(r.disk_read_bps),
             write: BitRate::new(r.disk_write_bps),
         };
-        self.registry.join(report, r.host, r.spool, disk);
-        // The other services leave its jobs to this one from now on.
+        self.registry.join(report.clone(), r.host, r.spool, disk);
+        // Heard of before it is up: whoever is about to give it up sees one of the two. The other services leave its
+        // jobs to this one from now on.
         self.record(true).await?;
+        self.ask(&service, cat::PutNode { node }).await?;
+        // A node that was down is up again from its first report on.
+        let reports = vec![report];
+        self.ask(&service, cat::Heartbeat { reports }).await?;
         self.registry.wake();
         tracing::info!(node = name, peer = %session.peer, "node joined");
         Ok(Answer::Join(v1::JoinReply {

@@ -63,7 +63,7 @@ impl Inner {
     }
 
     fn begin_write(&self, session: &Session, ino: Ino) -> Result<u64, Failure> {
-        let handle = self.next();
+        let handle = self.next_handle();
         let user = session.who.caller.user.clone();
         if session.keep_writer(handle, Writer { ino, user }) {
             Ok(handle)
@@ -151,7 +151,8 @@ impl Inner {
                 "the file is not open to be written on this connection (any more)",
             ));
         };
-        let nodes = self.choose(r.size_hint_bytes, &r.near_host, &r.avoid).await?;
+        let (ino, hint) = (writer.ino.0, r.size_hint_bytes);
+        let nodes = self.choose(ino, hint, &r.near_host, &r.avoid).await?;
         // The permission was checked when it was opened.
         let place = Place::ino(writer.ino);
         let draft = self.ask(&Caller::admin(), cat::OpenWrite { place }).await?;
@@ -169,6 +170,7 @@ impl Inner {
             generation: draft.generation.0,
             new_file: false,
             places: places_to_write(nodes, &path, &token),
+            ..v1::WriteGrant::default()
         }))
     }
 

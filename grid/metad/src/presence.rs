@@ -105,11 +105,24 @@ impl Services {
 }
 
 impl Inner {
+    /// Reads what the other services have recorded, now.
+    pub async fn listen(&self) -> Result<(), Failure> {
+        if self.catalog.is_shared() {
+            let records = self.ask(&self.service(), cat::ListPresence {}).await?;
+            self.registry.learn(&self.worker, records);
+        }
+        Ok(())
+    }
+
     /// Records what nodes have said, when it is time or `now`, and reads what the other services have recorded.
     pub async fn record(&self, now: bool) -> Result<(), Failure> {
         let service = self.service();
         let third = Duration::from_millis(self.config.timing.down_after_ms / 3);
-        let every = if now { Duration::ZERO } else { RECORD_EVERY.min(third) };
+        let every = if now {
+            Duration::ZERO
+        } else {
+            RECORD_EVERY.min(third)
+        };
         if self.presence.is_due(every, |s| &mut s.recorded) {
             let (reports, mut heard) = self.registry.reports(&self.worker);
             if !reports.is_empty() {
@@ -178,6 +191,10 @@ mod tests {
         services.learn(&[record("h:1", 10), record("h:3", 1), record("h:2", 2)], later);
         assert_eq!(services.gone(later), [("h:3".to_owned(), 1)]);
         services.learn(&[record("h:2", 2)], later);
-        assert_eq!(services.services(), ["h:1", "h:2"], "what was forgotten is not named");
+        assert_eq!(
+            services.services(),
+            ["h:1", "h:2"],
+            "what was forgotten is not named"
+        );
     }
 }

@@ -66,6 +66,8 @@ struct State {
     next_order: u64,
     /// Nodes that another service has recorded.
     elsewhere: HashMap<String, Elsewhere>,
+    /// When the records were read last.
+    learned: Option<Instant>,
 }
 
 /// A node that speaks to another service.
@@ -188,11 +190,16 @@ impl Registry {
     /// Whether a node is there, here or at another service. One that is not known yet is, for a while after the
     /// start.
     pub fn is_live(&self, node: &str) -> bool {
+        self.silent_for(node) < self.down_after
+    }
+
+    /// How long nothing was heard of a node, here or at another service, by this process's own clock and not
+    /// longer than it runs.
+    pub fn silent_for(&self, node: &str) -> Duration {
         let state = self.state();
         let here = state.live.get(node).map(|l| l.heard);
         let elsewhere = state.elsewhere.get(node).map(|e| e.changed);
-        let last = here.max(elsewhere).unwrap_or(self.started);
-        last.elapsed() < self.down_after
+        here.max(elsewhere).unwrap_or(self.started).elapsed()
     }
 
     /// Whether a node speaks to this service.
@@ -241,6 +248,13 @@ impl Registry {
     pub fn learn(&self, me: &str, records: Vec<Presence>) {
         let mut state = self.state();
         let now = Instant::now();
+        let deaf = state.learned.replace(now);
+        if deaf.is_some_and(|at| now.duration_since(at) > self.down_after / 2) {
+            // The catalog was away: nothing could be heard, and that is not their silence.
+            for known in state.elsewhere.values_mut() {
+                known.changed = now;
+            }
+        }
         for presence in records {
             if presence.kind != PresenceKind::Node || presence.via == me {
                 continue;
@@ -256,10 +270,10 @@ impl Registry {
                 }
                 None => {
                     let name = presence.name.clone();
-                    // Not later than the start: a record of an earlier life gives no more time than that.
+                    // At the start, or a node that has moved: it has time to be heard of again.
                     let elsewhere = Elsewhere {
                         presence,
-                        changed: self.started,
+                        changed: now,
                         confirmed: false,
                     };
                     state.elsewhere.insert(name, elsewhere);
@@ -458,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_node_of_another_service_lives_while_its_record_changes() {
-        let limit = Duration::from_millis(60);
+        let limit = Duration::from_millis(400);
         let registry = Registry::new(limit);
         let record = |beat, via: &str| Presence {
             kind: PresenceKind::Node,
@@ -473,15 +487,30 @@ mod tests {
         registry.learn("me", vec![record(7, "me")]);
         assert!(registry.seen("n1").is_none(), "its own record tells nothing");
         registry.learn("me", vec![record(7, "other")]);
-        assert!(registry.seen("n1").is_some_and(|s| !s.confirmed && s.objects == 3));
+        assert!(
+            registry
+                .seen("n1")
+                .is_some_and(|s| !s.confirmed && s.objects == 3)
+        );
         let began = Instant::now();
         while registry.is_live("n1") {
             registry.learn("me", vec![record(7, "other")]);
-            assert!(began.elapsed() < Duration::from_secs(60), "a record that stands still is no life");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "a record that stands still is no life"
+            );
             std::thread::yield_now();
         }
         registry.learn("me", vec![record(8, "other")]);
         assert!(registry.is_live("n1") && !registry.is_here("n1"));
+        // Whoever could not listen cannot tell silence.
+        let began = Instant::now();
+        while registry.is_live("n1") {
+            assert!(began.elapsed() < Duration::from_secs(60), "nobody reads any more");
+            std::thread::yield_now();
+        }
+        registry.learn("me", vec![record(8, "other")]);
+        assert!(registry.is_live("n1"), "the records could not be read meanwhile");
         assert!(registry.seen("n1").is_some_and(|s| s.confirmed));
     }
 

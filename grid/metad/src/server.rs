@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kuroshio_catalog::{
@@ -72,9 +73,16 @@ pub struct Inner {
     /// Names this process as a worker of jobs, among all processes.
     pub worker: String,
     dir: PathBuf,
+    /// Numbers of handles to write.
+    handles: AtomicU64,
 }
 
 impl Inner {
+    /// A number that this process has not given before, from 1.
+    pub fn next_handle(&self) -> u64 {
+        self.handles.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Runs an operation of the catalog; durable when it returns.
     pub async fn ask<O>(&self, caller: &Caller, op: O) -> Result<O::Output, Failure>
     where
@@ -199,6 +207,7 @@ impl Metad {
             presence: Services::default(),
             upkeep: Upkeep::default(),
             dir: dir.to_owned(),
+            handles: AtomicU64::new(1),
             identity,
             config,
         });

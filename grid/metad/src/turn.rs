@@ -51,7 +51,11 @@ impl State {
 
     /// Whether it is time to ask, and for which beat that stands still.
     fn ask(&self, now: Instant) -> Option<Option<u64>> {
-        let pause = if self.is_ours(now) { RENEW_EVERY } else { LOOK_EVERY };
+        let pause = if self.is_ours(now) {
+            RENEW_EVERY
+        } else {
+            LOOK_EVERY
+        };
         if self.asked.is_some_and(|at| now.duration_since(at) < pause) {
             return None;
         }

@@ -51,9 +51,13 @@ pub async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
 async fn look(inner: &Arc<Inner>, repair: &mut Repair, turn: u64) -> Result<(), v1::Failure> {
     let service = inner.service();
     let leads = inner.leads().await?;
+    // First of all what was heard: after an outage of the catalog the records are older than the nodes' silence.
+    inner.record(false).await?;
     let nodes = inner.nodes().await?;
-    let returned = nodes.iter().any(|n| n.node.state == NodeState::Down && n.live);
-    inner.record(returned).await?;
+    let back = |n: &Known| n.node.state == NodeState::Down && inner.registry.is_here(&n.node.name);
+    if nodes.iter().any(back) {
+        inner.record(true).await?;
+    }
     if leads {
         for node in &nodes {
             watch_node(inner, node).await?;
@@ -93,14 +97,18 @@ async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure
     if known.live {
         return Ok(());
     }
+    // It may have gone to another service a moment ago.
+    inner.listen().await?;
     let node = &known.node;
-    let silent_ns = Timestamp::now().0.saturating_sub(node.heartbeat.0.max(0));
-    let lost_after_ns = i64::try_from(inner.config.timing.lost_after_s)
-        .unwrap_or(i64::MAX)
-        .saturating_mul(1_000_000_000);
+    if inner.registry.is_live(&node.name) {
+        return Ok(());
+    }
+    // By this service's own clock, which does not jump; a restart begins anew.
+    let silent = inner.registry.silent_for(&node.name);
+    let lost_after = Duration::from_secs(inner.config.timing.lost_after_s);
     let state = match node.state {
         NodeState::Lost => return Ok(()),
-        _ if silent_ns > lost_after_ns => NodeState::Lost,
+        _ if silent > lost_after => NodeState::Lost,
         NodeState::Up => NodeState::Down,
         // Drained and read-only nodes stay so when they come back.
         NodeState::Down | NodeState::Drain | NodeState::ReadOnly => return Ok(()),
@@ -110,6 +118,21 @@ async fn watch_node(inner: &Arc<Inner>, known: &Known) -> Result<(), v1::Failure
         state,
     };
     inner.ask(&inner.service(), set).await?;
+    // A node that joined meanwhile has told so before it was set up: either that is seen now, or it comes later
+    // and then has the last word.
+    inner.listen().await?;
+    if inner.registry.is_live(&node.name) {
+        let up = cat::SetNodeState {
+            node: node.name.clone(),
+            // Drained and read-only nodes stay so.
+            state: match node.state {
+                NodeState::Drain | NodeState::ReadOnly => node.state,
+                _ => NodeState::Up,
+            },
+        };
+        inner.ask(&inner.service(), up).await?;
+        return Ok(());
+    }
     tracing::warn!(
         node = node.name,
         state = crate::convert::node_state(state),

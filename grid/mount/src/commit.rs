@@ -184,6 +184,7 @@ impl Core {
             receipts: kept.receipts,
             token: place.token.clone(),
             mtime_ns: Some(job.mtime_ns),
+            ..v1::CommitRequest::default()
         };
         let context = v1::Context {
             inode: node.ino,

@@ -183,7 +183,10 @@ mod tests {
             ("kuroshio1,h:1,sha256//AAAA,a.b.c".to_owned(), "3 bytes"),
             (format!("kuroshio1,h:1+,{pin},a.b.c"), "no port"),
             (format!("kuroshio1,h:1+g:2+h:1,{pin},a.b.c"), "twice"),
-            (format!("kuroshio1,h:1{},{pin},a.b.c", "+h:2".repeat(16)), "at most 16"),
+            (
+                format!("kuroshio1,h:1{},{pin},a.b.c", "+h:2".repeat(16)),
+                "at most 16",
+            ),
             (format!("kuroshio1,h:1,{pin},abc"), "three base64url words"),
             (format!("kuroshio1,h:1,{pin},a..c"), "three base64url words"),
             (

@@ -13,7 +13,10 @@ thread_local! {
 }
 
 fn read<M: Message + Default>(bytes: &[u8]) -> Option<M> {
-    RUNTIME.with(|r| r.block_on(frame::read::<M>(&mut &*bytes))).ok().flatten()
+    RUNTIME
+        .with(|r| r.block_on(frame::read::<M>(&mut &*bytes)))
+        .ok()
+        .flatten()
 }
 
 /// A message that is read is written and read again as the same.

@@ -104,7 +104,11 @@ pub fn flip(path: &Path, at: u64, bit: u8) -> io::Result<()> {
 #[must_use]
 pub fn objects(spool: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for bucket in fs::read_dir(spool.join("objects")).into_iter().flatten().flatten() {
+    for bucket in fs::read_dir(spool.join("objects"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         for object in fs::read_dir(bucket.path()).into_iter().flatten().flatten() {
             found.push(object.path());
         }
@@ -118,7 +122,12 @@ impl Wounds {
     ///
     /// # Errors
     /// What went wrong with the injector itself.
-    pub fn inflict(&mut self, world: &mut World, fault: Fault, rng: &mut Rng) -> Result<Option<String>, String> {
+    pub fn inflict(
+        &mut self,
+        world: &mut World,
+        fault: Fault,
+        rng: &mut Rng,
+    ) -> Result<Option<String>, String> {
         match fault {
             Fault::KillService => Ok(kill(world, ["a", "b"][rng.index(2)])),
             Fault::KillServices => {

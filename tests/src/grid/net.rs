@@ -48,7 +48,10 @@ impl Space {
         if out.status.success() {
             return Ok(());
         }
-        Err(format!("ip {args}: {}", String::from_utf8_lossy(&out.stderr).trim()))
+        Err(format!(
+            "ip {args}: {}",
+            String::from_utf8_lossy(&out.stderr).trim()
+        ))
     }
 }
 
@@ -131,9 +134,6 @@ impl Net {
 /// # Errors
 /// The kernel's words.
 pub fn enter(door: &File) -> Result<(), String> {
-    move_into_link_name_space(
-        std::os::fd::AsFd::as_fd(door),
-        Some(LinkNameSpaceType::Network),
-    )
-    .map_err(|e| format!("cannot enter a network namespace: {e}"))
+    move_into_link_name_space(std::os::fd::AsFd::as_fd(door), Some(LinkNameSpaceType::Network))
+        .map_err(|e| format!("cannot enter a network namespace: {e}"))
 }

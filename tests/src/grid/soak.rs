@@ -77,14 +77,24 @@ fn median_and_most(times: &[Duration]) -> String {
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} faults in {} episodes: {:?}", self.sum(), self.episodes, self.hits)?;
+        writeln!(
+            f,
+            "{} faults in {} episodes: {:?}",
+            self.sum(),
+            self.episodes,
+            self.hits
+        )?;
         writeln!(
             f,
             "operations: {} acknowledged, {} failed; compared: {} files, {} replicas",
             self.acknowledged, self.failed, self.files, self.replicas
         )?;
         writeln!(f, "settled after healing: {}", median_and_most(&self.settled))?;
-        writeln!(f, "copies whole again after a lost disk: {}", median_and_most(&self.repaired))?;
+        writeln!(
+            f,
+            "copies whole again after a lost disk: {}",
+            median_and_most(&self.repaired)
+        )?;
         for note in &self.notes {
             writeln!(f, "NOTE: {note}")?;
         }
@@ -292,7 +302,11 @@ fn compare(world: &World, load: &Load, totals: &mut Totals) -> Result<(), String
             }
         }
         let findings = grid.check(0).map_err(|e| e.to_string())?;
-        problems.extend(findings.iter().map(|f| format!("catalog: {}", String::from_utf8_lossy(f))));
+        problems.extend(
+            findings
+                .iter()
+                .map(|f| format!("catalog: {}", String::from_utf8_lossy(f))),
+        );
         Ok((problems, found, files, replicas))
     })?;
     for (name, version) in found {

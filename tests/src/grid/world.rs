@@ -25,7 +25,7 @@ const SMALL_DISK_BYTES: u64 = 192 << 20;
 /// Where Debian's package puts it.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 /// A node that was silent for so long is lost, seconds.
-const LOST_AFTER_S: u64 = 5;
+const LOST_AFTER_S: u64 = 7;
 
 /// A service of the grid.
 pub struct Service {
@@ -115,9 +115,7 @@ impl World {
     /// What does not start, in words.
     pub fn start(dir: &Path) -> Result<Self, String> {
         let mut notes = Vec::new();
-        let net = Net::new(3)
-            .map_err(|e| notes.push(format!("no cuts: {e}")))
-            .ok();
+        let net = Net::new(3).map_err(|e| notes.push(format!("no cuts: {e}"))).ok();
         let clocks = Path::new(FAKETIME).exists();
         if !clocks {
             notes.push(format!("no clock jumps: {FAKETIME} is missing"));
@@ -156,7 +154,7 @@ impl World {
             advertise: None,
             database: Some(self.server.database("soak")),
             timing: Timing {
-                down_after_ms: 2_000,
+                down_after_ms: 4_000,
                 lost_after_s: LOST_AFTER_S,
                 ..Timing::default()
             },
@@ -180,7 +178,10 @@ impl World {
     }
 
     fn start_nodes(&mut self) -> Result<(), String> {
-        let disk = self.small_disk().map_err(|e| self.notes.push(format!("no full disk: {e}"))).ok();
+        let disk = self
+            .small_disk()
+            .map_err(|e| self.notes.push(format!("no full disk: {e}")))
+            .ok();
         for (n, name) in ["n1", "n2", "n3", "n4"].into_iter().enumerate() {
             let place = n / 2;
             let dir = self.dir.join(name);
@@ -191,7 +192,11 @@ impl World {
             };
             let ticket = self.at_load(|| self.admin()?.issue_ticket(wanted).map_err(|e| e.to_string()))?;
             let config = NodeConfig {
-                site: ["tokyo", "tsukuba"].get(place).copied().unwrap_or_default().into(),
+                site: ["tokyo", "tsukuba"]
+                    .get(place)
+                    .copied()
+                    .unwrap_or_default()
+                    .into(),
                 listen: SocketAddr::new(self.address(place), 0),
                 advertise: None,
                 capacity_bytes: None,
@@ -223,7 +228,15 @@ impl World {
         fs::create_dir(&place).map_err(|e| e.to_string())?;
         run(
             "unshare",
-            &["--mount", "sh", "-c", mount, "sh", &image_text, &place.to_string_lossy()],
+            &[
+                "--mount",
+                "sh",
+                "-c",
+                mount,
+                "sh",
+                &image_text,
+                &place.to_string_lossy(),
+            ],
         )?;
         Ok(image)
     }
@@ -275,7 +288,13 @@ impl World {
             words.extend(["env".to_owned(), format!("LD_PRELOAD={FAKETIME}")]);
             words.push(format!("FAKETIME_TIMESTAMP_FILE={}", service.clock().display()));
             words.extend(
-                ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"].map(str::to_owned),
+                [
+                    "FAKETIME_NO_CACHE=1",
+                    "FAKETIME_DONT_FAKE_MONOTONIC=1",
+                    "DONT_FAKE_MONOTONIC=1",
+                    "NO_FAKE_STAT=1",
+                ]
+                .map(str::to_owned),
             );
         }
         words.push(binary.to_string_lossy().into_owned());
@@ -321,7 +340,9 @@ impl World {
         }
         // A service that has just begun names itself alone.
         all.sort_by_key(|t| std::cmp::Reverse(t.addresses().len()));
-        all.into_iter().next().ok_or_else(|| "no ticket was kept".to_owned())
+        all.into_iter()
+            .next()
+            .ok_or_else(|| "no ticket was kept".to_owned())
     }
 
     /// A connection of the administrator; in [`Self::at_load`].
@@ -378,7 +399,10 @@ impl World {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("not reached in {PATIENCE:?}: {what} ({now:?}){}", self.tails()));
+                return Err(format!(
+                    "not reached in {PATIENCE:?}: {what} ({now:?}){}",
+                    self.tails()
+                ));
             }
             std::thread::sleep(Duration::from_millis(50));
         }

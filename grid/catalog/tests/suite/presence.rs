@@ -79,7 +79,11 @@ pub fn a_job_is_for_the_service_that_hears_its_node(bed: &dyn Bed) {
         }));
         jobs.iter().map(|j| j.id).collect::<Vec<_>>()
     };
-    assert_eq!(claim("w1", 60_000), [ids[0], ids[2]], "its own node's, and what is nobody's");
+    assert_eq!(
+        claim("w1", 60_000),
+        [ids[0], ids[2]],
+        "its own node's, and what is nobody's"
+    );
     assert_eq!(claim("w2", 1), [ids[1]]);
     // The node moved: its job, whose claim has ended, is for the service that hears it now.
     hear(&env, "w1", &["n3"]);
@@ -129,7 +133,9 @@ pub fn one_has_the_turn(bed: &dyn Bed) {
     assert_eq!(ask(&env, "b", Some(2)), turn("b", 3), "it stood still");
     assert_eq!(ask(&env, "a", None), turn("b", 3));
     // Many that saw the same: one gets it.
-    let envs: Vec<Env> = (0..4).map(|_| bed.second().unwrap_or_else(|| Env::new(env.catalog.clone()))).collect();
+    let envs: Vec<Env> = (0..4)
+        .map(|_| bed.second().unwrap_or_else(|| Env::new(env.catalog.clone())))
+        .collect();
     let holders: Vec<String> = std::thread::scope(|s| {
         let threads: Vec<_> = envs
             .iter()

@@ -156,7 +156,11 @@ pub fn set(cx: &Context, args: SetArgs) -> Result<ExitCode, Failure> {
     }
     let modify = parse_all(&args.modify, true)?;
     let remove = parse_all(&args.remove, false)?;
-    let paths = args.paths.iter().map(|p| path_of(p)).collect::<Result<Vec<_>, _>>()?;
+    let paths = args
+        .paths
+        .iter()
+        .map(|p| path_of(p))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut told = Vec::new();
     for path in paths {
         let list = if args.all {
@@ -182,7 +186,11 @@ pub fn set(cx: &Context, args: SetArgs) -> Result<ExitCode, Failure> {
 }
 
 /// A list after a change: named entries bring a mask, which is made anew unless it was given.
-fn changed(mut list: Vec<AclEntry>, modify: &[AclEntry], remove: &[AclEntry]) -> Result<Vec<AclEntry>, Failure> {
+fn changed(
+    mut list: Vec<AclEntry>,
+    modify: &[AclEntry],
+    remove: &[AclEntry],
+) -> Result<Vec<AclEntry>, Failure> {
     let same = |a: &AclEntry, b: &AclEntry| a.tag == b.tag && a.name == b.name;
     for gone in remove {
         if gone.name.is_empty() && gone.tag != "mask" {
@@ -194,7 +202,10 @@ fn changed(mut list: Vec<AclEntry>, modify: &[AclEntry], remove: &[AclEntry]) ->
         let before = list.len();
         list.retain(|e| !same(e, gone));
         if list.len() == before {
-            return Err(Failure::failed(format!("-x {}: there is no such entry", text(gone))));
+            return Err(Failure::failed(format!(
+                "-x {}: there is no such entry",
+                text(gone)
+            )));
         }
     }
     for new in modify {
@@ -279,7 +290,14 @@ fn parse_bits(text: &str) -> Option<u32> {
 
 fn text(e: &AclEntry) -> String {
     let bit = |bit: u32, c: char| if e.bits & bit != 0 { c } else { '-' };
-    format!("{}:{}:{}{}{}", e.tag, e.name, bit(4, 'r'), bit(2, 'w'), bit(1, 'x'))
+    format!(
+        "{}:{}:{}{}{}",
+        e.tag,
+        e.name,
+        bit(4, 'r'),
+        bit(2, 'w'),
+        bit(1, 'x')
+    )
 }
 
 #[cfg(test)]
@@ -296,9 +314,14 @@ mod tests {
             ("group:p:7", "group:p:rwx"),
         ];
         for (given, written) in table {
-            assert_eq!(parse(given, true).map(|e| text(&e)).ok().as_deref(), Some(written));
+            assert_eq!(
+                parse(given, true).map(|e| text(&e)).ok().as_deref(),
+                Some(written)
+            );
         }
-        for bad in ["", "u", "u:a", "x:a:r", "u:a:rwz", "u:a:8", "m:a:r", "u:a:r:x", "u:a:"] {
+        for bad in [
+            "", "u", "u:a", "x:a:r", "u:a:rwz", "u:a:8", "m:a:r", "u:a:r:x", "u:a:",
+        ] {
             assert!(parse(bad, true).is_err(), "{bad}");
         }
         assert!(parse("u:alice", false).is_ok() && parse("u:alice:rw", false).is_err());
@@ -311,7 +334,13 @@ mod tests {
         let texts = |l: &[AclEntry]| l.iter().map(text).collect::<Vec<_>>();
         assert_eq!(
             texts(&list),
-            ["user::rw-", "group::r--", "other::---", "user:alice:rw-", "mask::rw-"]
+            [
+                "user::rw-",
+                "group::r--",
+                "other::---",
+                "user:alice:rw-",
+                "mask::rw-"
+            ]
         );
         let alice = parse("u:alice", false).expect("good");
         let back = changed(list.clone(), &[], std::slice::from_ref(&alice));
@@ -322,6 +351,9 @@ mod tests {
         assert!(texts(&given).contains(&"mask::r--".to_owned()));
         assert!(changed(from_mode(0o640), &[], &[alice]).is_err(), "not there");
         let owner = parse("u", false).expect("good");
-        assert!(changed(from_mode(0o640), &[], &[owner]).is_err(), "the owner's stays");
+        assert!(
+            changed(from_mode(0o640), &[], &[owner]).is_err(),
+            "the owner's stays"
+        );
     }
 }

@@ -47,10 +47,7 @@ pub struct QuotaArgs {
 }
 
 /// A bound in text: `none`, or what `read` makes of it.
-fn bound(
-    text: &str,
-    read: impl FnOnce(&str) -> Result<u64, Failure>,
-) -> Result<Option<u64>, Failure> {
+fn bound(text: &str, read: impl FnOnce(&str) -> Result<u64, Failure>) -> Result<Option<u64>, Failure> {
     if text == "none" {
         return Ok(None);
     }
@@ -68,7 +65,11 @@ pub fn quota(cx: &Context, args: QuotaArgs) -> Result<ExitCode, Failure> {
         })
     };
     let files = args.files.as_deref().map(|t| bound(t, number)).transpose()?;
-    let bytes = args.bytes.as_deref().map(|t| bound(t, sizes::parse)).transpose()?;
+    let bytes = args
+        .bytes
+        .as_deref()
+        .map(|t| bound(t, sizes::parse))
+        .transpose()?;
     let path = args.dir.as_deref().map(path_of).transpose()?;
     let mut whose = v1::QuotaRequest {
         user: args.user.unwrap_or_default(),
@@ -79,7 +80,11 @@ pub fn quota(cx: &Context, args: QuotaArgs) -> Result<ExitCode, Failure> {
         whose.user = cx.grid.status()?.user;
     }
     if files.is_some() || bytes.is_some() {
-        let now = cx.grid.quota(whose.clone())?;
+        let now = match cx.grid.quota(whose.clone()) {
+            // A directory that has no quota yet.
+            Err(e) if !whose.path.is_empty() && e.code() == Some(v1::Code::NoEntry) => v1::Use::default(),
+            now => now?,
+        };
         cx.grid.set_quota(v1::SetQuotaRequest {
             whose: Some(whose.clone()),
             max_files: files.unwrap_or(now.max_files),
@@ -99,7 +104,8 @@ pub fn quota(cx: &Context, args: QuotaArgs) -> Result<ExitCode, Failure> {
     if cx.print_json(&value)? {
         return DONE;
     }
-    let most = |bound: Option<String>| bound.map_or_else(|| "no bound".to_owned(), |b| format!("at most {b}"));
+    let most =
+        |bound: Option<String>| bound.map_or_else(|| "no bound".to_owned(), |b| format!("at most {b}"));
     output::line(&format!(
         "{kind} {name}: {} files ({}), {} ({})",
         used.files,
@@ -279,7 +285,11 @@ pub fn check(cx: &Context, args: CheckArgs) -> Result<ExitCode, Failure> {
         }
     }
     let good = findings.is_empty() && wrong.is_empty();
-    let code = if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    };
     let value = json!({
         "findings": findings, "files": files, "replicas_right": right, "replicas_unreached": unreached,
         "replicas_wrong": wrong,
@@ -292,7 +302,12 @@ pub fn check(cx: &Context, args: CheckArgs) -> Result<ExitCode, Failure> {
     }
     for bad in &wrong {
         let text = |key: &str| bad[key].as_str().unwrap_or_default().to_owned();
-        output::line(&format!("{} on {}: {}", text("path"), text("node"), text("problem")))?;
+        output::line(&format!(
+            "{} on {}: {}",
+            text("path"),
+            text("node"),
+            text("problem")
+        ))?;
     }
     output::line(&format!("catalog: {} findings", findings.len()))?;
     if !tops.is_empty() {
