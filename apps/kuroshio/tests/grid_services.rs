@@ -57,6 +57,8 @@ impl Bed {
                 down_after_ms: 3000,
                 ..Timing::default()
             },
+            replication: kuroshio_metad::Replication::default(),
+            routes: Vec::new(),
         };
         config(SocketAddr::from(([127, 0, 0, 1], 0)))
             .save(&home.path().join("a"))
@@ -89,12 +91,7 @@ impl Bed {
                     ..Default::default()
                 })
                 .expect("node ticket");
-            let config = NodeConfig {
-                site: String::new(),
-                listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-                advertise: None,
-                capacity_bytes: None,
-            };
+            let config = NodeConfig::new("", SocketAddr::from(([127, 0, 0, 1], 0)));
             config.save(&dir, &ticket).expect("node configuration");
             let node = bed.spawn(&["stored", "--dir", &dir.to_string_lossy()]);
             bed._nodes.push(node);

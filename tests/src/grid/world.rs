@@ -158,6 +158,8 @@ impl World {
                 lost_after_s: LOST_AFTER_S,
                 ..Timing::default()
             },
+            replication: kuroshio_metad::Replication::default(),
+            routes: Vec::new(),
         };
         let dir = self.dir.join("a");
         config.save(&dir).map_err(|e| e.to_string())?;
@@ -191,16 +193,8 @@ impl World {
                 ..Default::default()
             };
             let ticket = self.at_load(|| self.admin()?.issue_ticket(wanted).map_err(|e| e.to_string()))?;
-            let config = NodeConfig {
-                site: ["tokyo", "tsukuba"]
-                    .get(place)
-                    .copied()
-                    .unwrap_or_default()
-                    .into(),
-                listen: SocketAddr::new(self.address(place), 0),
-                advertise: None,
-                capacity_bytes: None,
-            };
+            let site = ["tokyo", "tsukuba"].get(place).copied().unwrap_or_default();
+            let config = NodeConfig::new(site, SocketAddr::new(self.address(place), 0));
             config.save(&dir, &ticket).map_err(|e| e.to_string())?;
             let disk = disk.clone().filter(|_| name == "n4");
             self.add(name, place, dir, "stored", disk)?;

@@ -156,6 +156,8 @@ fn config_of(args: &InitArgs) -> Result<Config, Failure> {
         advertise,
         database: args.database.clone(),
         timing: Timing::default(),
+        replication: kuroshio_metad::Replication::default(),
+        routes: Vec::new(),
     })
 }
 

@@ -38,7 +38,7 @@ impl TestGrid {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             database: None,
-            timing,
+            timing: Timing::default(),
             replication: kuroshio_metad::Replication::default(),
             routes: Vec::new(),
         };

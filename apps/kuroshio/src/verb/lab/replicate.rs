@@ -229,6 +229,7 @@ impl World<'_> {
             name: "gfarm-replicate".into(),
             listen: ([10, 9, 0, 1], PORT).into(),
             advertise: None,
+            database: None,
             timing: Timing {
                 // A busy machine is not a lost node.
                 down_after_ms: 20_000,
