@@ -21,8 +21,8 @@ use crate::convert;
 use crate::presence::Services;
 use crate::receipt::Master;
 use crate::registry::Registry;
-use crate::turn::Upkeep;
 use crate::traffic::{self, Traffic};
+use crate::turn::Upkeep;
 use crate::{jobs, upkeep};
 
 /// Threads of the service; the catalog has its own.

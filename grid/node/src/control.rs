@@ -71,7 +71,12 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         capacity_bytes: capacity,
         free_bytes: free,
         host: host_name(),
-        spool: shared.store.spool_id().iter().map(|b| format!("{b:02x}")).collect(),
+        spool: shared
+            .store
+            .spool_id()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect(),
         disk_read_bps: me.disk_bps.0,
         disk_write_bps: me.disk_bps.1,
     })?;

@@ -215,14 +215,34 @@ fn odd_request(rng: &mut Rng) -> Op {
             max_files: Some(rng.number()),
             max_bytes: Some(rng.number()),
         }),
-        24 => Op::GetAcl(v1::AclRequest { path, defaults: rng.next() % 2 == 0, entries: Vec::new() }),
-        25 => Op::SetAcl(v1::AclRequest {
-            path, defaults: false,
-            entries: vec![v1::AclEntry { tag: rng.small() as i32, name: rng.text(), bits: rng.small() }; 2],
+        24 => Op::GetAcl(v1::AclRequest {
+            path,
+            defaults: rng.next() % 2 == 0,
+            entries: Vec::new(),
         }),
-        26 => Op::GetXattr(v1::XattrRequest { path, name: rng.text().into_bytes(), ..Default::default() }),
+        25 => Op::SetAcl(v1::AclRequest {
+            path,
+            defaults: false,
+            entries: vec![
+                v1::AclEntry {
+                    tag: rng.small() as i32,
+                    name: rng.text(),
+                    bits: rng.small()
+                };
+                2
+            ],
+        }),
+        26 => Op::GetXattr(v1::XattrRequest {
+            path,
+            name: rng.text().into_bytes(),
+            ..Default::default()
+        }),
         27 => Op::SetXattr(v1::XattrRequest {
-            path, name: rng.text().into_bytes(), value: vec![0; 70_000], create: true, replace: rng.next() % 2 == 0,
+            path,
+            name: rng.text().into_bytes(),
+            value: vec![0; 70_000],
+            create: true,
+            replace: rng.next() % 2 == 0,
         }),
         28 => Op::Check(v1::CheckRequest { limit: rng.small() }),
         _ => Op::List(v1::ListRequest {

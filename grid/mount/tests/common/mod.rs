@@ -32,7 +32,10 @@ impl TestGrid {
             name: "test".into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
+            database: None,
             timing: Timing::default(),
+            replication: kuroshio_metad::Replication::default(),
+            routes: Vec::new(),
         };
         config.save(&dir.path().join("metad")).expect("configuration");
         let mut grid = Self {
@@ -72,12 +75,7 @@ impl TestGrid {
             for_node: true,
             ..Default::default()
         });
-        let config = NodeConfig {
-            site: String::new(),
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            advertise: None,
-            capacity_bytes: None,
-        };
+        let config = NodeConfig::new("", SocketAddr::from(([127, 0, 0, 1], 0)));
         config
             .save(&self.node_dir(n), &ticket.expect("node ticket"))
             .expect("node configuration");

@@ -59,7 +59,12 @@ impl AclEntry {
 
 /// The list that is there; empty when there is none.
 fn list_of(cx: &Context, path: &[u8], default_list: bool) -> Result<Vec<AclEntry>, Failure> {
-    Ok(cx.grid.acl(path, default_list)?.iter().map(AclEntry::of).collect())
+    Ok(cx
+        .grid
+        .acl(path, default_list)?
+        .iter()
+        .map(AclEntry::of)
+        .collect())
 }
 
 /// Arguments of `fs getfacl`.
@@ -132,7 +137,11 @@ pub fn get(cx: &Context, args: GetArgs) -> Result<ExitCode, Failure> {
 /// The list, or what the mode says.
 fn access_list(cx: &Context, path: &[u8], attr: &v1::Attr) -> Result<Vec<AclEntry>, Failure> {
     let list = list_of(cx, path, false)?;
-    Ok(if list.is_empty() { from_mode(attr.mode) } else { list })
+    Ok(if list.is_empty() {
+        from_mode(attr.mode)
+    } else {
+        list
+    })
 }
 
 fn from_mode(mode: u32) -> Vec<AclEntry> {
