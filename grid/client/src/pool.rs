@@ -19,7 +19,10 @@ const MAX_IDLE: usize = 64;
 
 /// Idle connections by the node's key and address.
 #[derive(Default)]
-pub struct Pool(Mutex<HashMap<(String, String), Vec<(HttpConn, Instant)>>>);
+pub struct Pool(Mutex<Idle>);
+
+/// By key and address of the node; each with the time of its last use.
+type Idle = HashMap<(String, String), Vec<(HttpConn, Instant)>>;
 
 /// A connection to a node.
 pub struct Dialled {
@@ -40,7 +43,7 @@ pub fn dial(place: &v1::Place) -> Result<HttpConn, ClientError> {
 }
 
 impl Pool {
-    fn idle(&self) -> MutexGuard<'_, HashMap<(String, String), Vec<(HttpConn, Instant)>>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

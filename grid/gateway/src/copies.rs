@@ -246,7 +246,7 @@ impl Pull {
             progress.begin(dialled.peer);
             let nothing: Box<dyn Outgoing> = Box::new(Empty::<Bytes>::new().map_err(|never| match never {}));
             match dialled.ask(Method::GET, &way.fields, nothing).await? {
-                Reply::Answer(answer, connection) => break (answer, connection),
+                Reply::Answer(answer, connection) => break (*answer, connection),
                 Reply::Elsewhere(next) => way.step(next)?,
             }
             dialled = shared.copies.0.dial(&way.target).await?;

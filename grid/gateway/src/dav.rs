@@ -59,8 +59,11 @@ pub struct GridFs {
     put_off: Arc<AtomicBool>,
     first_error: Arc<Mutex<Option<Refusal>>>,
     /// Properties of the path that was asked for last: a PROPFIND asks for each by itself.
-    last_props: Arc<Mutex<Option<(Vec<u8>, Vec<DavProp>)>>>,
+    last_props: Arc<Mutex<Option<Props>>>,
 }
+
+/// A path and its properties.
+type Props = (Vec<u8>, Vec<DavProp>);
 
 impl GridFs {
     /// The file system that `session` sees.

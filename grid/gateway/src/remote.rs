@@ -109,7 +109,7 @@ impl<B: Body<Data = Bytes, Error = io::Error> + Send + Unpin> Outgoing for B {}
 /// What came of a request.
 pub enum Reply {
     /// An answer; the connection must live as long as its body is read.
-    Answer(Response<Incoming>, Dialled),
+    Answer(Box<Response<Incoming>>, Dialled),
     /// Look there.
     Elsewhere(Target),
 }
@@ -229,7 +229,7 @@ impl Dialled {
         if !status.is_success() {
             return Err(failed(&self.target, "the other server refused", status));
         }
-        Ok(Reply::Answer(answer, self))
+        Ok(Reply::Answer(Box::new(answer), self))
     }
 }
 

@@ -30,8 +30,11 @@ pub struct Listing {
 /// All open directories.
 #[derive(Default)]
 pub struct Dirs {
-    open: Mutex<(u64, HashMap<u64, Arc<Mutex<Listing>>>)>,
+    open: Mutex<(u64, Open)>,
 }
+
+/// By handle.
+type Open = HashMap<u64, Arc<Mutex<Listing>>>;
 
 impl Dirs {
     /// A new handle.

@@ -260,7 +260,7 @@ impl Core {
             }
             match &state.draft {
                 Some(draft) => (end, Some(draft.file()), draft.missing(offset..end)),
-                None => (end, None, vec![offset..end]),
+                None => (end, None, std::iter::once(offset..end).collect()),
             }
         };
         let Some(local) = local else {

@@ -93,7 +93,7 @@ fn odd_request(rng: &mut Rng) -> Op {
         }),
         1 => Op::Remove(v1::RemoveRequest {
             path,
-            directory: rng.next() % 2 == 0,
+            directory: rng.next().is_multiple_of(2),
         }),
         2 => Op::Rename(v1::RenameRequest {
             from: path,
@@ -127,7 +127,7 @@ fn odd_request(rng: &mut Rng) -> Op {
             path,
             inode: object.0,
             generation: object.1,
-            new_file: rng.next() % 2 == 0,
+            new_file: rng.next().is_multiple_of(2),
             size_bytes: rng.number(),
             digest: vec![1; (rng.next() % 40) as usize],
             token: rng.text(),
@@ -159,6 +159,7 @@ fn odd_request(rng: &mut Rng) -> Op {
             path,
             copies: rng.small(),
             nodes: vec![rng.text()],
+            ..Default::default()
         }),
         13 => Op::SetNode(v1::SetNodeRequest {
             name: rng.text(),
@@ -174,7 +175,7 @@ fn odd_request(rng: &mut Rng) -> Op {
             groups: vec![rng.text()],
             scope: rng.text(),
             valid_s: rng.number(),
-            for_node: rng.next() % 2 == 0,
+            for_node: rng.next().is_multiple_of(2),
         }),
         17 => Op::Join(v1::JoinRequest {
             site: rng.text(),
@@ -197,10 +198,12 @@ fn odd_request(rng: &mut Rng) -> Op {
                 v1::ObjectName {
                     inode: object.0,
                     generation: object.1,
-                    fragment: rng.small()
+                    fragment: rng.small(),
+                    ..Default::default()
                 };
                 3
             ],
+            ..Default::default()
         }),
         22 => Op::GetQuota(v1::QuotaRequest {
             user: rng.text(),
@@ -217,7 +220,7 @@ fn odd_request(rng: &mut Rng) -> Op {
         }),
         24 => Op::GetAcl(v1::AclRequest {
             path,
-            defaults: rng.next() % 2 == 0,
+            defaults: rng.next().is_multiple_of(2),
             entries: Vec::new(),
         }),
         25 => Op::SetAcl(v1::AclRequest {
@@ -242,7 +245,7 @@ fn odd_request(rng: &mut Rng) -> Op {
             name: rng.text().into_bytes(),
             value: vec![0; 70_000],
             create: true,
-            replace: rng.next() % 2 == 0,
+            replace: rng.next().is_multiple_of(2),
         }),
         28 => Op::Check(v1::CheckRequest { limit: rng.small() }),
         _ => Op::List(v1::ListRequest {

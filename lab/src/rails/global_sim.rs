@@ -56,7 +56,7 @@ impl Cargo for Parcel {
 /// What is between sender and screen.
 enum Network {
     Bundle(Box<Pair<Parcel>>),
-    Apart([WanLink<Parcel>; 2]),
+    Apart(Box<[WanLink<Parcel>; 2]>),
 }
 
 impl Network {
@@ -80,7 +80,7 @@ impl Network {
                 }
             }
             Self::Apart(lanes) => {
-                for lane in lanes {
+                for lane in lanes.iter_mut() {
                     while let Some(departure) = lane.poll(now) {
                         arrived(departure.token);
                     }
@@ -222,10 +222,10 @@ fn network(settings: &Settings, deskewed: bool) -> Result<Network, RailsError> {
     let lanes = DELAYS_MS.map(|ms| TrialLane::new(settings.lane, PicoDuration::from_ms(ms)));
     if !deskewed {
         let mut seed = SEED;
-        return Ok(Network::Apart(lanes.map(|lane| {
+        return Ok(Network::Apart(Box::new(lanes.map(|lane| {
             seed += 1;
             WanLink::new(lane.path, seed)
-        })));
+        }))));
     }
     let mut config = BundleConfig::new(BundleMode::Deskew, &[settings.lane; 2]);
     config.guard = false;

@@ -130,11 +130,10 @@ impl Answer {
     }
 
     pub fn field(&self, name: &str) -> Option<&str> {
-        let found = self.head.lines().rev().find_map(|line| {
+        self.head.lines().rev().find_map(|line| {
             let (key, value) = line.split_once(':')?;
             (key == name).then_some(value.trim())
-        });
-        found
+        })
     }
 
     pub fn text(&self) -> String {
