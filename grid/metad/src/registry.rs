@@ -451,12 +451,10 @@ mod tests {
     #[test]
     fn orders_go_to_their_node_and_end_once() {
         let registry = Registry::new(Duration::from_secs(60));
-        assert!(registry.order("n1", None, v1::Order::default()).is_none());
+        assert!(registry.order("n1", v1::Order::default()).is_none());
         registry.join(report("n1"), String::new(), String::new(), DiskLimits::default());
         registry.join(report("n2"), String::new(), String::new(), DiskLimits::default());
-        let (number, mut ends) = registry
-            .order("n1", Some(7), v1::Order::default())
-            .expect("taken");
+        let (number, mut ends) = registry.order("n1", v1::Order::default()).expect("taken");
         assert!(registry.take_orders("n2").orders.is_empty());
         assert_eq!(registry.take_orders("n1").orders.len(), 1);
         let done = v1::OrderDoneRequest {
@@ -518,7 +516,7 @@ mod tests {
     fn a_cancelled_order_is_taken_back_or_called_off() {
         let registry = Registry::new(Duration::from_secs(60));
         registry.join(report("n1"), String::new(), String::new(), DiskLimits::default());
-        let (first, _ends) = registry.order("n1", None, v1::Order::default()).expect("taken");
+        let (first, _ends) = registry.order("n1", v1::Order::default()).expect("taken");
         registry.cancel(first);
         let reply = registry.take_orders("n1");
         assert!(reply.orders.is_empty() && reply.cancel.is_empty());
