@@ -200,7 +200,7 @@ class Gfarm:
         # With its journal gfmd speaks to itself as this user.
         home = Path("/var/lib/gfarmmd")
         run(["useradd", "--system", "--home-dir", home, "--create-home", "_gfarmmd"])
-        shutil.copy("/root/.gfarm_shared_key", home)
+        shutil.copy(Path.home() / ".gfarm_shared_key", home)
         shutil.chown(home / ".gfarm_shared_key", "_gfarmmd")
         if not Path("/run/gfmd.pid").exists():
             self.start_gfmd()

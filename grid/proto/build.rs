@@ -4,9 +4,11 @@ use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
-    let file = root.join("kuroshio/grid/v1/grid.proto");
-    println!("cargo::rerun-if-changed={}", file.display());
-    let set = protox::compile([&file], [&root])?;
+    let files = ["grid", "posix"].map(|name| root.join(format!("kuroshio/grid/v1/{name}.proto")));
+    for file in &files {
+        println!("cargo::rerun-if-changed={}", file.display());
+    }
+    let set = protox::compile(&files, [&root])?;
     tonic_prost_build::configure()
         .build_transport(false)
         .compile_fds(set)?;

@@ -110,7 +110,7 @@ fn run(grid: &Grid, dir: &str, count: &str, letter: char, callers: u64) -> Answe
 fn one(grid: &Grid, dir: &str, letter: char, n: u64) -> Result<u64, ClientError> {
     let path = format!("{dir}/f{n:07}").into_bytes();
     match letter {
-        'c' => put(grid, &path, &[])?,
+        'c' => drop(grid.make_file(&path, 0o644, 0)?),
         'w' => put(grid, &path, &[b'x'; SMALL])?,
         's' => drop(grid.stat(&path, false)?),
         'u' => grid.remove(&path, false)?,

@@ -171,6 +171,23 @@ impl Grid {
         self.attr(Op::MakeDir(v1::MakeDirRequest { path, mode, umask }))
     }
 
+    /// Makes an empty file, which must not be there: one durable change.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn make_file(&self, path: &[u8], mode: u32, umask: u32) -> Result<v1::Attr, ClientError> {
+        let wanted = v1::MakeFileRequest {
+            path: path.to_vec(),
+            mode,
+            umask,
+            open: false,
+        };
+        match self.call(Op::MakeFile(wanted))? {
+            Answer::OpenFile(v1::OpenFileReply { attr: Some(attr), .. }) => Ok(attr),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Removes a name, or an empty directory.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The control plane's schema (`proto/kuroshio/grid/v1/grid.proto`) and the framing of the pipelined
+//! The control plane's schema (`proto/kuroshio/grid/v1/`) and the framing of the pipelined
 //! connection.
 //!
 //! ```text
