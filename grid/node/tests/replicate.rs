@@ -261,7 +261,7 @@ fn the_scrub_finds_what_nobody_reads() {
     let content = bytes(2_000_000, 5);
     let (g, first) = two_replicas(&grid, &content);
     damage(&grid.node_dir(number(&first)));
-    wait_for("found", || !holders(&g, "/f").contains(&first));
+    // That it is missing in between may be too short to be seen; what was damaged on the disk is right again.
     wait_for("repaired", || {
         holders(&g, "/f").len() == 2 && read_at(&g, &first).is_some_and(|c| c == content)
     });
