@@ -340,7 +340,7 @@ impl Push {
                 body,
                 progress: progress.clone(),
             };
-            match dialled.ask(Method::PUT, &way.fields, Box::new(body)).await? {
+            match dialled.offer(Method::PUT, &way.fields, Box::new(body)).await? {
                 Reply::Answer(..) => return Ok(()),
                 Reply::Elsewhere(next) => way.step(next)?,
             }

@@ -72,3 +72,5 @@ pub const MAX_REDIRECTS: usize = 5;
 pub const REMOTE_LIMIT_S: u64 = 30;
 /// Longest silence of another server inside content, seconds.
 pub const REMOTE_SILENCE_S: u64 = 60;
+/// Longest wait for the other server's word to send the content, seconds; it may not know that word.
+pub const CONTINUE_LIMIT_S: u64 = 2;

@@ -3,10 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
@@ -15,6 +17,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -22,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use crate::address::{Network, may_reach};
 use crate::config::{GatewayConfig, GatewayError};
 use crate::refusal::Refusal;
-use crate::{MAX_REDIRECTS, REMOTE_LIMIT_S};
+use crate::{CONTINUE_LIMIT_S, MAX_REDIRECTS, REMOTE_LIMIT_S};
 
 /// The certificates that Debian and its like keep.
 const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -202,13 +205,51 @@ impl Remote {
 impl Dialled {
     /// Asks, with these fields; refusals of the other server are errors with its status.
     pub async fn ask(
-        mut self,
+        self,
         method: Method,
         fields: &HeaderMap,
         body: Box<dyn Outgoing>,
     ) -> Result<Reply, Refusal> {
         let mut request = Request::new(body);
         *request.method_mut() = method;
+        self.send(request, fields).await
+    }
+
+    /// As [`Dialled::ask`], with a body that waits for the other server's `100 Continue` (RFC 9110, 10.1.1): who
+    /// refuses, or sends elsewhere, does so before the content, not in the middle of it. One that does not know the
+    /// field is given the content after [`CONTINUE_LIMIT_S`].
+    pub async fn offer(
+        self,
+        method: Method,
+        fields: &HeaderMap,
+        body: Box<dyn Outgoing>,
+    ) -> Result<Reply, Refusal> {
+        let told = Arc::new(Notify::new());
+        let wait = told.clone();
+        let body = Offered {
+            wait: Some(Box::pin(async move {
+                // Either way the body goes.
+                let _ = timeout(Duration::from_secs(CONTINUE_LIMIT_S), wait.notified()).await;
+            })),
+            body,
+        };
+        let mut request = Request::new(Box::new(body) as Box<dyn Outgoing>);
+        *request.method_mut() = method;
+        hyper::ext::on_informational(&mut request, move |said| {
+            if said.status() == StatusCode::CONTINUE {
+                told.notify_one();
+            }
+        });
+        let mut fields = fields.clone();
+        fields.insert(header::EXPECT, HeaderValue::from_static("100-continue"));
+        self.send(request, &fields).await
+    }
+
+    async fn send(
+        mut self,
+        mut request: Request<Box<dyn Outgoing>>,
+        fields: &HeaderMap,
+    ) -> Result<Reply, Refusal> {
         let path = self.target.path.parse::<Uri>();
         *request.uri_mut() = path.map_err(|e| Refusal::bad(format!("`{}`: {e}", self.target.path)))?;
         *request.headers_mut() = fields.clone();
@@ -230,6 +271,32 @@ impl Dialled {
             return Err(failed(&self.target, "the other server refused", status));
         }
         Ok(Reply::Answer(Box::new(answer), self))
+    }
+}
+
+/// A body that goes when it is waited for.
+struct Offered {
+    wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    body: Box<dyn Outgoing>,
+}
+
+impl Body for Offered {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(wait) = &mut self.wait {
+            std::task::ready!(wait.as_mut().poll(cx));
+            self.wait = None;
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -392,22 +392,22 @@ fn copies_go_between_two_grids() {
     assert_eq!(pushed.status(), 202, "{}", pushed.text());
     assert!(pushed.text().ends_with("success: Created\n"), "{}", pushed.text());
     assert!(read(&there.grid.admin(), "/back").expect("there") == content);
-    let again = here.curl(&[
-        "-X",
-        "COPY",
-        &here.url("/near"),
-        "-H",
-        &destination,
-        "-H",
-        &token,
-        "-H",
-        "Overwrite: F",
-    ]);
-    assert!(
-        again.text().starts_with("failure: ") && again.text().contains("412"),
-        "{}",
-        again.text()
-    );
+    // Refused before the content goes, so that the refusal is heard each time and not only a broken connection.
+    for _ in 0..20 {
+        let again = here.curl(&[
+            "-X",
+            "COPY",
+            &here.url("/near"),
+            "-H",
+            &destination,
+            "-H",
+            &token,
+            "-H",
+            "Overwrite: F",
+        ]);
+        let said = again.text();
+        assert!(said.starts_with("failure: ") && said.contains("412"), "{said}");
+    }
 
     // What fails leaves nothing: no right there, no such file, a server that is not trusted.
     let missing = format!("Source: {}", there.url("/missing"));
