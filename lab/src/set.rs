@@ -55,7 +55,7 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
             Ok(())
         }
         ("duration", None) => {
-            for p in list(e, "phase") {
+            for p in phases(e) {
                 p.insert("duration".into(), value.into());
             }
             Ok(())
@@ -69,7 +69,7 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
         ("flow", Some((name, field))) => {
             known(key, field, &FLOW_FIELDS)?;
             let mut found = false;
-            for p in list(e, "phase") {
+            for p in phases(e) {
                 for f in named(p, "flow", name) {
                     f.insert(field.into(), value.into());
                     if field == "congestion" {
@@ -85,7 +85,7 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
         ("shape", Some((port, field))) => {
             known(key, field, &["rate"])?;
             let mut found = false;
-            for p in list(e, "phase") {
+            for p in phases(e) {
                 for s in list(p, "shape").filter(|s| s.get("port").and_then(Value::as_str) == Some(port)) {
                     s.remove("gap");
                     s.insert("rate".into(), value.into());
@@ -97,7 +97,7 @@ pub fn experiment(e: &mut Table, key: &str, value: &str) -> Result<(), String> {
         ("link" | "port", Some(_)) => {
             topology(part(e, "topology")?, key, value)?;
             // Before what the phases say of it.
-            for p in list(e, "phase") {
+            for p in phases(e) {
                 if let Some(own) = p.get_mut("set").and_then(Value::as_table_mut) {
                     own.remove(key);
                 }
@@ -155,7 +155,7 @@ fn sim(e: &mut Table, key: &str, field: &str, value: &str) -> Result<(), String>
         true => i64::from(number(key, value)?).into(),
         false => value.into(),
     };
-    for p in list(e, "phase") {
+    for p in phases(e) {
         let table = p.entry("sim").or_insert_with(|| Table::new().into());
         let table = table.as_table_mut().ok_or("sim: want a table")?;
         table.insert(field.into(), value.clone());
@@ -195,6 +195,21 @@ fn part<'a>(table: &'a mut Table, name: &str) -> Result<&'a mut Table, String> {
         .get_mut(name)
         .and_then(Value::as_table_mut)
         .ok_or_else(|| format!("the experiment has no [{name}]"))
+}
+
+/// Every phase, those that a sweep stands for too.
+fn phases(e: &mut Table) -> Vec<&mut Table> {
+    let mut found = Vec::new();
+    for (key, value) in e.iter_mut() {
+        let tables = value.as_array_mut().into_iter().flatten();
+        let tables = tables.filter_map(Value::as_table_mut);
+        match key.as_str() {
+            "phase" => found.extend(tables),
+            "sweep" => found.extend(tables.filter_map(|s| s.get_mut("phase").and_then(Value::as_table_mut))),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// The tables of a list.

@@ -522,6 +522,11 @@ fn keys_change_what_they_name_and_nothing_else() {
     assert!(e.phases.iter().all(|p| p.sim.fast_alpha == Some(20)));
     let e = with("duration", "3s").expect("a key");
     assert!(e.phases.iter().all(|p| p.duration.ns() == 3_000 * MS));
+    let e = load_with("sc2003", &[("duration".into(), "77s".into())]).expect("a key");
+    assert!(
+        e.phases.iter().all(|p| p.duration.ns() == 77_000 * MS),
+        "phases of a sweep"
+    );
     let e = with("port.pc/eth0.mtu", "9000B").expect("a key");
     assert!(e.phases.iter().all(|p| p.topology_toml.contains("9000B")));
     let key = ("shape.pc/eth0.rate".to_owned(), "100Mbps".to_owned());
