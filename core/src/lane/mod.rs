@@ -13,12 +13,12 @@
 //!   play-out = stamp, on the receiver's clock + delay of the slowest lane + margin
 //! ```
 //!
-//! so that the delay is constant and the spacing of the entry is kept. The receiver's clock is fitted to the stamps
+//! so that the delay is constant and the spacing of the entry is kept; it is followed slowly (`playtime.rs`). The receiver's clock is fitted to the stamps
 //! ([`StampClock`]): no synchronised clocks are needed.
 //!
 //! | [`Mode`] | a packet leaves |
 //! |---|---|
-//! | `Deskew` | at its play-out time |
+//! | `Deskew` | at its play-out time; with `repair` small ones as soon as it is their turn |
 //! | `InOrder` | as soon as all before it have left or are given up |
 //! | `Mirror` | as `InOrder`, and every packet takes two lanes: the first copy wins (as in SMPTE ST 2022-7) |
 //!
@@ -51,6 +51,7 @@ mod incoming;
 mod lane_out;
 mod outgoing;
 mod playout;
+mod playtime;
 mod seen;
 mod status;
 mod train;
