@@ -170,7 +170,7 @@ fn a_step_of_the_slowest_lane_is_followed_without_jitter() {
 }
 
 #[test]
-fn small_packets_alone_are_quick_where_lost_ones_are_repaired() {
+fn acknowledgements_are_quick_where_lost_packets_are_repaired() {
     let lanes = [
         TrialLane::new(mbps(50), ms(20)),
         TrialLane::new(mbps(50), ms(170)),
@@ -179,7 +179,7 @@ fn small_packets_alone_are_quick_where_lost_ones_are_repaired() {
         let mut config = BundleConfig::new(Mode::Deskew, &[mbps(50), mbps(50)]);
         config.repair = repair;
         let mut pair = Pair::new(&config, &lanes, FarClock::default(), 5).expect("configuration");
-        // One large packet, then nine small ones: the first three have to wait for it.
+        // One packet with data, then nine acknowledgements: the first three have to wait for it.
         let at = |n: u64| PicoTime::from_ms(2_000 + 45 * n);
         let run = drive_sizes(&mut pair, 400, at, |n| if n % 10 == 0 { 1_000 } else { 60 });
         assert!(

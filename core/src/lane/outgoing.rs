@@ -4,10 +4,10 @@
 //! the queue takes, of the lanes that are free now, the one with the least time used (its bytes over its rate). A saturated
 //! bundle is shared by the pacers alone, in proportion to the rates.
 //!
-//! **Quick packets.** In `deskew` with `repair` (for TCP) a packet of [`THIN_BYTES`] at most leaves at the far end as soon as it is its turn, and takes the lane on
-//! which it arrives first: acknowledgements need no constant delay, and a round trip of what comes back on the fastest lane is shorter by
-//! the difference of the lanes. Where that lane is busy it waits for it, unless others wait behind it and a larger packet went before within that
-//! difference: it would have to wait for that one's play-out time anyway.
+//! **Quick packets.** In `deskew` with `repair` (for TCP) what only acknowledges (`ack.rs`) leaves at the far end as soon as it is its turn, and takes
+//! the lane on which it arrives first: nobody measures its delay, and a round trip of what comes back on the fastest lane is shorter by
+//! the difference of the lanes. Where that lane is busy it waits for it, unless others wait behind it and another packet went before within
+//! that difference: it would have to wait for that one's play-out time anyway.
 //!
 //! **Late callers.** A pacer makes up for `slack` at any time. When the caller says that it wakes later than that, a lane makes up for so
 //! much of the time that the packet has waited in the queue, up to [`MADE_UP_MAX`]: else each late turn would lose its rate for good,
@@ -25,7 +25,7 @@
 //! ```text
 //!   rate(S)      = min( sum of the rates,  1.22 * MSS / (RTT * sqrt(p)) )
 //!   predicted(S) = Q / (Q / rate(S) + RTT * log2(rate(S) * RTT / 10 MSS)),  Q = 100 MB
-//!   RTT: the slowest lane's of S, or with quick packets half of that and half of the fastest lane's     p: share lost over S; with repair, lost twice in a row: p^2
+//!   RTT: the slowest lane's of S (with quick packets it is less: to the safe side)     p: share lost over S; with repair, lost twice in a row: p^2
 //! ```
 //!
 //! The second line is a transfer of 100 MB with its slow start (RFC 6928's first window of ten segments doubles each round trip):
@@ -46,8 +46,6 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 /// Most time of a late caller that a lane makes up for: as long a burst at its rate the path has to queue.
 pub const MADE_UP_MAX: PicoDuration = PicoDuration::from_ms(20);
-/// Longest quick packet, bytes: an acknowledgement of TCP over IPv6 with three blocks of SACK, in Ethernet with a VLAN tag, and some.
-pub const THIN_BYTES: u64 = 128;
 /// Packets that the entry queue holds whatever the rates.
 const QUEUE_PACKETS_MIN: usize = 64;
 /// Between judgements.
@@ -93,8 +91,8 @@ pub struct Outgoing<T> {
     queue_bytes: u64,
     next: u64,
     last_stamp_ns: u64,
-    /// When the last packet left that is not thin.
-    thick: Option<PicoTime>,
+    /// When the last packet left that is held to its play-out time.
+    held: Option<PicoTime>,
     store: VecDeque<Kept<T>>,
     store_bytes: u64,
     again: VecDeque<u64>,
@@ -122,7 +120,7 @@ impl<T: Load> Outgoing<T> {
             queue_bytes: 0,
             next: 0,
             last_stamp_ns: 0,
-            thick: None,
+            held: None,
             store: VecDeque::new(),
             store_bytes: 0,
             again: VecDeque::new(),
@@ -240,22 +238,13 @@ impl<T: Load> Outgoing<T> {
 
     /// What one stream of TCP would get over a set of lanes, bit/s.
     fn predicted(&self, set: &[usize]) -> u64 {
-        let (mut rates, mut lost) = (0u128, 0u128);
-        let (mut slowest_ns, mut fastest_ns) = (0, u128::MAX);
+        let (mut rates, mut lost, mut rtt_ns) = (0u128, 0u128, 1_000_000u128);
         for lane in set.iter().filter_map(|i| self.lanes.get(*i)) {
             let rate = u128::from(lane.rate.bps());
             rates += rate;
             lost += rate * u128::from(lane.loss_ppm());
-            let its_ns = lane.health.rtt().map_or(0, |rtt| u128::from(rtt.as_ns()));
-            slowest_ns = slowest_ns.max(its_ns);
-            fastest_ns = fastest_ns.min(its_ns);
+            rtt_ns = rtt_ns.max(lane.health.rtt().map_or(0, |rtt| u128::from(rtt.as_ns())));
         }
-        let back_ns = if self.has_quick() {
-            fastest_ns.min(slowest_ns)
-        } else {
-            slowest_ns
-        };
-        let rtt_ns = ((slowest_ns + back_ns) / 2).max(1_000_000);
         let whole = u64::try_from(rates).unwrap_or(u64::MAX);
         let mut per_10_12 = lost * 1_000_000 / rates.max(1);
         if self.repair {
@@ -327,8 +316,8 @@ impl<T: Load> Outgoing<T> {
         if self.next >= NUMBER_END {
             return None;
         }
-        if packet.len_bytes() > THIN_BYTES {
-            self.thick = Some(now);
+        if !quick {
+            self.held = Some(now);
         }
         let stamp_ns = entered.max(now - self.smoothing).as_ns().max(self.last_stamp_ns);
         self.last_stamp_ns = stamp_ns;
@@ -377,11 +366,11 @@ impl<T: Load> Outgoing<T> {
 
     /// Whether the packet whose turn it is is quick.
     fn is_quick(&self) -> bool {
-        let thin = |(_, packet): &(PicoTime, T)| packet.len_bytes() <= THIN_BYTES;
-        self.has_quick() && self.queue.front().is_some_and(thin)
+        let first = self.queue.front().filter(|_| self.has_quick());
+        first.is_some_and(|(_, packet)| packet.is_acknowledgement())
     }
 
-    /// Whether a quick packet holds nobody up when it waits for its lane: it is the only one, or no larger packet left of late, behind which
+    /// Whether a quick packet holds nobody up when it waits for its lane: it is the only one, or no held packet left of late, behind which
     /// it would wait at the far end.
     fn is_alone(&self, now: PicoTime) -> bool {
         if self.queue.len() == 1 {
@@ -391,7 +380,7 @@ impl<T: Load> Outgoing<T> {
         let apart = delays().max().zip(delays().min());
         let apart_ns = apart.map_or(0, |(most, least)| most.abs_diff(least));
         let apart = PicoDuration::from_ns(apart_ns.min(HOLD_LIMIT.as_ns()));
-        self.thick.is_none_or(|at| now >= at + apart)
+        self.held.is_none_or(|at| now >= at + apart)
     }
 
     /// A lane that was out does not catch up on what it missed.
