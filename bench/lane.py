@@ -6,6 +6,7 @@
 
 One TCP stream (iperf3, CUBIC) over one veth pair of 1,500 bytes MTU. Our tunnel has one lane, stated faster than it can be, so that
 its pacer never waits; every end of a tunnel is one thread here (wireguard-go: as many as it likes). CPU is that of both ends' processes.
+On a shared machine the processes get less than a core: what one core of its own at each end would carry is 16 Gbit / (CPU s per GB), printed beside.
 The order of contenders turns with every round; figures are medians. Needs root, iproute2, iperf3, and for the peer wireguard-go and
 openssl (Debian packages; a missing peer is named, not replaced). All programs run in network, mount and PID namespaces
 of their own and end with them.
@@ -262,6 +263,8 @@ def measure(args):
             result[name] = {
                 "goodput_gbps": statistics.median(run["goodput_gbps"] for run in runs),
                 "tunnel_cpu_s_per_gb": statistics.median(cpu) if cpu else None,
+                # Half of the time is of either end, if they cost the same.
+                "per_core_gbps": 16 / statistics.median(cpu) if cpu else None,
                 "runs": runs,
             }
     return result
@@ -272,7 +275,7 @@ def show(result):
         if not isinstance(entry, dict) or "runs" not in entry:
             continue
         cpu = entry["tunnel_cpu_s_per_gb"]
-        cpu = "" if cpu is None else f", {cpu:.2f} s of CPU per GB in both ends"
+        cpu = "" if cpu is None else f", {cpu:.2f} s of CPU per GB in both ends ({entry['per_core_gbps']:.2f} Gbps by a core at each)"
         print(f"{name}: {entry['goodput_gbps']:.2f} Gbps{cpu} (median of {len(entry['runs'])})")
         for end, lines in entry["runs"][-1].get("profile", {}).items():
             print(f"  {end}:")

@@ -9,9 +9,9 @@ use kuroshio_core::{
         wire,
     },
     units::{BitRate, PicoDuration, PicoTime, Ratio},
-    wan::{Jitter, Order, Reorder},
+    wan::{Jitter, Order, Reorder, WanChange},
 };
-use lane_common::{Packet, Run, drive};
+use lane_common::{Packet, Run, drive, drive_sizes};
 use proptest::prelude::*;
 
 fn mbps(rate: u32) -> BitRate {
@@ -114,6 +114,109 @@ fn the_far_clock_may_drift() {
             (offset - truth).unsigned_abs() <= bound + 400_000 + 50_000,
             "{offset} {truth}"
         );
+    }
+}
+
+#[test]
+fn a_step_of_the_slowest_lane_is_followed_without_jitter() {
+    let mut slow = TrialLane::new(mbps(100), ms(30));
+    let to = |s: u64, delay| (PicoDuration::from_secs(s), WanChange::OneWayDelay(delay));
+    // Within the margin, beyond it, and back.
+    slow.path.schedule.steps = vec![to(6, us(31_500)), to(20, ms(45)), to(40, ms(20))];
+    let lanes = [TrialLane::new(mbps(100), ms(10)), slow];
+    let config = BundleConfig::new(Mode::Deskew, &[mbps(100), mbps(100)]);
+    let mut pair = Pair::new(&config, &lanes, FarClock::default(), 5).expect("configuration");
+    let packets = 65_000;
+    let run = drive(&mut pair, packets, |n| PicoTime::from_ms(100 + n), 1_000);
+    // What is late on one lane of two for less than 60 ms is lost, and nothing else.
+    let lost = packets - run.delivered.len() as u64;
+    assert!((1..=35).contains(&lost), "{lost} lost");
+    let at = |s: u64, ms: u64| PicoTime::from_ms(s * 1_000 + ms);
+    let delays = |from, to| {
+        let in_time = run
+            .delivered
+            .iter()
+            .filter(move |d| (from..to).contains(&d.entered));
+        in_time.map(|d| (d.entered, (d.left - d.entered).as_ps()))
+    };
+    for (from, to) in [(at(3, 0), at(19, 990)), (at(20, 70), at(65, 0))] {
+        for ((entered, before), (next, after)) in delays(from, to).zip(delays(from, to).skip(1)) {
+            let gap_ps = (next - entered).as_ps();
+            let most_ps = gap_ps / 1_000_000 * 500 + 2_000;
+            assert!(
+                before.abs_diff(after) <= most_ps,
+                "{before} and {after} ps at {next}"
+            );
+        }
+    }
+    let delay = |from| delays(from, PicoTime::MAX).next().expect("a packet").1;
+    let moved = |from, to| (delay(to) as i64 - delay(from) as i64) / 1_000_000;
+    // In us: followed within the margin, with all of it after the step, and on its way back.
+    assert!(
+        (1_400..=1_600).contains(&moved(at(5, 0), at(19, 0))),
+        "{}",
+        moved(at(5, 0), at(19, 0))
+    );
+    assert!(
+        (14_900..=15_100).contains(&moved(at(5, 0), at(39, 0))),
+        "{}",
+        moved(at(5, 0), at(39, 0))
+    );
+    assert!(
+        (-8_000..=-6_000).contains(&moved(at(39, 0), at(64, 900))),
+        "{}",
+        moved(at(39, 0), at(64, 900))
+    );
+}
+
+#[test]
+fn acknowledgements_are_quick_where_lost_packets_are_repaired() {
+    let lanes = [
+        TrialLane::new(mbps(50), ms(20)),
+        TrialLane::new(mbps(50), ms(170)),
+    ];
+    for repair in [true, false] {
+        let mut config = BundleConfig::new(Mode::Deskew, &[mbps(50), mbps(50)]);
+        config.repair = repair;
+        let mut pair = Pair::new(&config, &lanes, FarClock::default(), 5).expect("configuration");
+        // One packet with data, then nine acknowledgements: the first three have to wait for it.
+        let at = |n: u64| PicoTime::from_ms(2_000 + 45 * n);
+        let run = drive_sizes(&mut pair, 400, at, |n| if n % 10 == 0 { 1_000 } else { 60 });
+        assert!(
+            run.delivered.iter().map(|d| d.id).eq(0..400),
+            "every one, in order"
+        );
+        for packet in &run.delivered {
+            let delay = packet.left - packet.entered;
+            if repair && packet.id % 10 > 3 {
+                assert!(delay < us(20_100), "{} took {delay}", packet.id);
+            } else if repair && packet.id % 10 > 0 {
+                let large = &run.delivered[(packet.id - packet.id % 10) as usize];
+                assert_eq!(packet.left, large.left, "{}", packet.id);
+            } else if packet.id % 10 == 0 || !repair {
+                // The margin's worth above the slowest lane.
+                assert!(delay >= ms(172) && delay < ms(175), "{} took {delay}", packet.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn probes_take_little_of_a_narrow_lane() {
+    let lanes = [TrialLane::new(mbps(20), ms(20)), TrialLane::new(mbps(5), ms(20))];
+    let config = BundleConfig::new(Mode::InOrder, &[mbps(20), mbps(5)]);
+    let mut pair = Pair::new(&config, &lanes, FarClock::default(), 5).expect("configuration");
+    let run = drive(&mut pair, 1, |n| PicoTime::from_secs(10 * n), 100);
+    let near = pair.near.status(run.end);
+    for lane in &near.lanes {
+        // Both ends' probes, and this end's answers and reports; every half of a round trip at the least.
+        let bps = lane.sent_bytes * 8 / 11;
+        assert!(
+            bps < 120_000 && lane.sent > 1_000,
+            "{bps} bit/s, {} datagrams",
+            lane.sent
+        );
+        assert_eq!(lane.state, LaneState::Used);
     }
 }
 
@@ -354,20 +457,16 @@ fn body() -> impl Strategy<Value = Body<Vec<u8>>> {
         });
     let number = 0..wire::NUMBER_END;
     prop_oneof![
-        (
-            number.clone(),
-            any::<u64>(),
-            any::<bool>(),
-            any::<bool>(),
-            any::<Vec<u8>>()
-        )
-            .prop_map(|(number, stamp_ns, again, copy, packet)| Body::Data {
+        (number.clone(), any::<u64>(), any::<[bool; 3]>(), any::<Vec<u8>>()).prop_map(
+            |(number, stamp_ns, [again, copy, quick], packet)| Body::Data {
                 number,
                 stamp_ns,
                 again,
                 copy,
+                quick,
                 packet
-            }),
+            }
+        ),
         (any::<u32>(), any::<u64>(), number.clone(), any::<u16>()).prop_map(|(id, sent_ns, next, in_use)| {
             Body::Probe {
                 id,

@@ -98,7 +98,9 @@ fn equal_lanes_and_different_delays_give_the_sum() {
         // At a round trip of 340 ms CUBIC needs half a minute to fill the lanes, as it does on one path of that length.
         let (from, to) = if delays[1] > 100 { (30, 90) } else { (10, 30) };
         let outcome = cell.run(from, to);
-        assert!(outcome.share_of_sum >= 950, "{mode:?} {delays:?}");
+        // The bound is 950. Pacing takes 5 of 1000, probes and reports 4; the rest is CUBIC's own at a long round trip.
+        let least = if delays[1] > 100 { 965 } else { 985 };
+        assert!(outcome.share_of_sum >= least, "{mode:?} {delays:?}");
     }
 }
 
@@ -159,9 +161,10 @@ fn a_lane_cut_and_restored() {
 }
 
 /// A download of 20 MiB that begins when the tunnel has been up for 4 s: its goodput, and that over the best lane alone.
-fn download(mode: Mode, rates: &[u32], lanes: &[TrialLane]) -> (u64, u64) {
+fn download(rates: &[u32], repair: bool, lanes: &[TrialLane]) -> (u64, u64) {
     let rates: Vec<BitRate> = rates.iter().map(|r| BitRate::from_mbps(*r)).collect();
-    let config = BundleConfig::new(mode, &rates);
+    let mut config = BundleConfig::new(Mode::Deskew, &rates);
+    config.repair = repair;
     let bulk = |mtu_bytes| Bulk {
         algorithm: Algorithm::Cubic,
         mtu_bytes,
@@ -181,6 +184,15 @@ fn download(mode: Mode, rates: &[u32], lanes: &[TrialLane]) -> (u64, u64) {
 }
 
 #[test]
+fn acknowledgements_come_back_on_the_fastest_lane() {
+    // mqvpn's rtt_40. A round trip is 60 ms and not 80, which a slow start feels.
+    let lane = |ms| TrialLane::new(BitRate::from_mbps(50), PicoDuration::from_ms(ms));
+    let (quick, _) = download(&[50, 50], true, &[lane(20), lane(40)]);
+    let (constant, _) = download(&[50, 50], false, &[lane(20), lane(40)]);
+    assert!(quick * 100 > constant * 106, "{quick} {constant}");
+}
+
+#[test]
 fn jitter_that_reorders_loses_nothing() {
     // mqvpn's jit_5: both lanes with a normal jitter of 5 ms.
     let mut lane = TrialLane::new(BitRate::from_mbps(50), PicoDuration::from_ms(20));
@@ -189,7 +201,7 @@ fn jitter_that_reorders_loses_nothing() {
         limit: PicoDuration::from_ms(20),
     };
     lane.path.order = Order::Free;
-    let (bundle, _) = download(Mode::Deskew, &[50, 50], &[lane.clone(), lane]);
+    let (bundle, _) = download(&[50, 50], false, &[lane.clone(), lane]);
     // Its published figure, over HTTP/3 with BBR, is 61.4.
     assert!(bundle > 40_000_000, "{bundle}");
 }
@@ -200,7 +212,7 @@ fn a_slow_lane_that_adds_little_is_left_out() {
     let rates = [300, 30];
     let lane = |n: usize, ms| TrialLane::new(BitRate::from_mbps(rates[n]), PicoDuration::from_ms(ms));
     // The margin makes a round trip of 16 ms one of 20 and more, which a download of a second feels.
-    let (bundle, alone) = download(Mode::Deskew, &rates, &[lane(0, 8), lane(1, 72)]);
+    let (bundle, alone) = download(&rates, false, &[lane(0, 8), lane(1, 72)]);
     assert!(
         bundle * 1_000 >= alone * BEST_LESS_HEADER * 90 / 100,
         "{bundle} {alone}"

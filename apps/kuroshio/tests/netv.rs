@@ -15,6 +15,90 @@ fn kuroshio(args: &[&str]) -> Output {
     command(args).output().expect("started")
 }
 
+/// A folder with an `ffplay` that does what this script says.
+fn player(script: &str) -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ffplay");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    folder
+}
+
+/// A receiver with a window, its player's folder first in PATH, and the address that it listens at.
+fn with_window(folder: &std::path::Path, more: &[&str]) -> (Receiver, String) {
+    let mut receive = command(&["recv", "--listen", "127.0.0.1:0", "--display", "--time", "60s"]);
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    receive
+        .args(["--size", "64x32", "--fps", "50", "--json"])
+        .args(more)
+        .env("PATH", path)
+        .env("DISPLAY", ":0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut receiver = Receiver(receive.spawn().expect("started"));
+    let mut err = BufReader::new(receiver.0.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("video on") {
+        line.clear();
+        assert!(err.read_line(&mut line).expect("a line") > 0, "no address");
+    }
+    let to = line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
+    (receiver, to)
+}
+
+#[test]
+fn a_window_shows_what_comes() {
+    let folder = player("echo \"$@\" > \"$(dirname \"$0\")/told\"; cat > \"$(dirname \"$0\")/seen\"");
+    let (mut receiver, to) = with_window(folder.path(), &["--pictures", "5"]);
+    let sent = kuroshio(&["send", "--to", &to, "--size", "64x32", "--fps", "50", "--pictures", "5"]);
+    assert_eq!(sent.status.code(), Some(0), "{sent:?}");
+    assert!(receiver.0.wait().expect("ended").success());
+    let read = |name: &str| std::fs::read(folder.path().join(name)).expect("the player's file");
+    assert!(String::from_utf8_lossy(&read("told")).contains("-f yuv4mpegpipe -i -"));
+    let seen = read("seen");
+    let header = b"YUV4MPEG2 W64 H32 F50:1 Ip A1:1 C422\n";
+    assert!(seen.starts_with(header));
+    assert_eq!(seen.len(), header.len() + 5 * (b"FRAME\n".len() + 64 * 32 * 2));
+}
+
+#[test]
+fn a_window_that_is_closed_ends_the_receiver_well() {
+    let folder = player("head -c 100 > /dev/null");
+    let (mut receiver, to) = with_window(folder.path(), &[]);
+    // The sender goes on until the receiver has ended.
+    let _sender = Receiver(
+        command(&["send", "--to", &to, "--size", "64x32", "--fps", "50"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started"),
+    );
+    let mut text = String::new();
+    let mut out = receiver.0.stdout.take().expect("a pipe");
+    out.read_to_string(&mut text).expect("text");
+    assert!(receiver.0.wait().expect("ended").success(), "{text}");
+    let report: Value = serde_json::from_str(&text).expect("json");
+    assert_eq!(report["interrupted"], false, "{text}");
+}
+
+#[test]
+fn a_window_needs_a_display_and_a_player() {
+    let refused = |args: &[&str], path: &str, display: &str| {
+        let mut c = command(&["recv", "--listen", "127.0.0.1:0", "--display"]);
+        c.args(args).env("PATH", path).env("DISPLAY", display).env_remove("WAYLAND_DISPLAY");
+        let done = c.output().expect("started");
+        assert_eq!(done.status.code(), Some(2), "{done:?}");
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    let folder = player("cat > /dev/null");
+    let path = folder.path().to_str().expect("a path");
+    assert!(refused(&[], path, "").contains("neither DISPLAY nor WAYLAND_DISPLAY"));
+    assert!(refused(&[], "/nonexistent", ":0").contains("neither ffplay (ffmpeg) nor mpv"));
+    assert!(refused(&["--format", "rgb10"], path, ":0").contains("rgb10"));
+    assert!(refused(&["--out", "-"], path, ":0").contains("--out"));
+}
+
 /// A receiver that ends with the test.
 struct Receiver(Child);
 

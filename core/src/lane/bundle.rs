@@ -67,12 +67,14 @@ impl<T: Load> Bundle<T> {
                 stamp_ns,
                 again,
                 copy: _,
+                quick,
                 packet,
             } => {
                 let data = Data {
                     number,
                     stamp_ns,
                     again,
+                    quick,
                     len_bytes: packet.len_bytes(),
                     packet,
                 };
@@ -86,39 +88,29 @@ impl<T: Load> Bundle<T> {
             } => {
                 self.inward
                     .handle_probe((now, arrived), lane, sent_ns, next, in_use);
-                if self.answers.len() < ANSWERS_MAX {
-                    let answer = Body::Answer {
+                let answered_ns = now.as_ns();
+                self.answer(
+                    lane,
+                    Body::Answer {
                         id,
                         sent_ns,
-                        answered_ns: now.as_ns(),
-                    };
-                    self.answers.push_back((lane, answer));
-                }
+                        answered_ns,
+                    },
+                );
             }
             Body::Answer {
                 id,
                 sent_ns,
                 answered_ns,
-            } => {
-                if let Some(lane) = self.out.lanes.get_mut(lane)
-                    && lane.health.handle_answer(now, arrived, id, sent_ns, answered_ns)
-                {
-                    lane.revive();
-                }
-                if let Some(rtt) = self.out.least_rtt(now) {
-                    self.inward.set_rtt(rtt);
-                }
-            }
+            } => self.handle_answer((now, arrived), lane, id, sent_ns, answered_ns),
             Body::Train { id, index, count, .. } => {
-                if let Some((received, span_ns)) = self.inward.handle_train(arrived, lane, id, index, count)
-                    && self.answers.len() < ANSWERS_MAX
-                {
+                if let Some((received, span_ns)) = self.inward.handle_train(arrived, lane, id, index, count) {
                     let trained = Body::Trained {
                         id,
                         received,
                         span_ns,
                     };
-                    self.answers.push_back((lane, trained));
+                    self.answer(lane, trained);
                 }
             }
             Body::Trained {
@@ -131,6 +123,31 @@ impl<T: Load> Bundle<T> {
                 }
             }
             Body::Report(report) => self.out.handle_report(now, &report.lanes, &report.asked),
+        }
+    }
+
+    /// Notes what is to be sent back on a lane. Beyond so many nobody waits for one more.
+    fn answer(&mut self, lane: usize, body: Body<T>) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back((lane, body));
+        }
+    }
+
+    fn handle_answer(
+        &mut self,
+        (now, arrived): (PicoTime, PicoTime),
+        lane: usize,
+        id: u32,
+        sent_ns: u64,
+        answered_ns: u64,
+    ) {
+        if let Some(lane) = self.out.lanes.get_mut(lane)
+            && lane.health.handle_answer(now, arrived, id, sent_ns, answered_ns)
+        {
+            lane.revive();
+        }
+        if let Some(rtt) = self.out.least_rtt(now) {
+            self.inward.set_rtt(rtt);
         }
     }
 

@@ -1,14 +1,15 @@
 //! The receiving side: delays, play-out time, what is missing.
 //!
-//! **Play-out time** P, above the stamp on our clock: raised at once when a packet arrives less than half the margin before it, to
-//! that packet's delay + margin; lowered by at most [`LOWER_NS_PER_S`] while the largest delay of the last [`PEAK_SECONDS`] would
-//! allow for less. What took more than `skew_max` above the fastest lane's least delay does not count. It stays within `hold_max` of the fastest lane's least delay.
+//! **Play-out time** above the stamp on our clock: [`super::playtime`]. What took more than `skew_max` above the fastest lane's least delay
+//! does not count.
 //!
 //! The margin is at least a quarter of the spread of a lane that reorders: of delays that vary at random a larger one than those seen
 //! is to come, and in deskew without repair what comes behind its turn is lost.
 //!
 //! A probe counts as a full packet would: with its serialisation at the lane's capacity and the sender's smoothing added, so that the first
 //! full packet of a slow lane is not late.
+//!
+//! **Quick** packets (see `outgoing.rs`) leave as soon as it is their turn.
 //!
 //! **Missing**: number `n` is missing when every lane in use has delivered a number above it (or a probe that says that
 //! such were sent) and it is not here. Where a lane was seen to reorder, its spread of delay is waited for besides.
@@ -17,6 +18,7 @@ use super::{
     clock::{StampClock, Trend},
     config::{BundleConfig, Mode},
     playout::{Arrived, Delivery, PlayOut, Rules, Verdict},
+    playtime::{Came, PlayTime},
     seen::SEEN_PACKETS,
     status::InCounters,
     train::Arriving,
@@ -34,12 +36,6 @@ pub const MISSING_MAX: usize = 8_192;
 const DELAY_LIMIT_NS: i64 = 60_000_000_000;
 /// Window of a lane's least and largest delay, ns.
 const SPREAD_WINDOW_NS: i64 = 500_000_000;
-/// Seconds of which the largest delay is kept.
-const PEAK_SECONDS: usize = 10;
-/// Fastest lowering of the play-out time.
-pub const LOWER_NS_PER_S: i64 = 1_000_000;
-const SECOND_NS: i64 = 1_000_000_000;
-
 /// A lane that is there and not used for so long has been left out, ns.
 const LEFT_OUT_NS: i64 = 1_000_000_000;
 /// Stands for a lane whose leaving has been seen to.
@@ -106,6 +102,7 @@ pub struct Data<T> {
     pub number: u64,
     pub stamp_ns: u64,
     pub again: bool,
+    pub quick: bool,
     pub len_bytes: u64,
     pub packet: T,
 }
@@ -115,7 +112,6 @@ pub struct Data<T> {
 pub struct Incoming<T> {
     repair: bool,
     margin_ns: i64,
-    hold_ns: i64,
     skew_ns: i64,
     lanes: Vec<LaneIn>,
     in_use: u16,
@@ -124,9 +120,7 @@ pub struct Incoming<T> {
     clock: StampClock,
     latest_stamp_ns: i64,
     play_out: PlayOut<T>,
-    play_ns: Option<i64>,
-    peaks: [Option<i64>; PEAK_SECONDS],
-    second: i64,
+    play: PlayTime,
     missing: BTreeMap<u64, Missing>,
     /// When to ask for which number first, and again: each in the order of time.
     asks: [VecDeque<(i64, u64)>; 2],
@@ -151,7 +145,6 @@ impl<T> Incoming<T> {
         Incoming {
             repair: config.repair,
             margin_ns,
-            hold_ns,
             skew_ns: config.skew_max.as_ns() as i64,
             lanes: lanes.collect(),
             in_use: u16::MAX,
@@ -166,9 +159,7 @@ impl<T> Incoming<T> {
                 margin_ns,
                 hold_bytes: config.hold_bytes,
             }),
-            play_ns: None,
-            peaks: [None; PEAK_SECONDS],
-            second: 0,
+            play: PlayTime::new(config.lanes.len(), hold_ns),
             missing: BTreeMap::new(),
             asks: [VecDeque::new(), VecDeque::new()],
             scanned: 0,
@@ -210,10 +201,9 @@ impl<T> Incoming<T> {
             .filter(|(_, lane)| lane.spread.is_some())
             .min_by_key(|(_, lane)| lane.width())
             .map(|(i, _)| i);
-        let drift = self.clock.drift_ppb();
         let lane = self.lanes.get_mut(index)?;
         lane.note_delay(now_ns, delay);
-        if lane.trend.observe(stamp, arrived_ns, lane.width(), drift)
+        if lane.trend.observe(stamp, arrived_ns)
             && steadiest == Some(index)
             && let Some(slope) = lane.trend.slope_ppb()
         {
@@ -223,14 +213,19 @@ impl<T> Incoming<T> {
         let counts = !self.is_left_out(now_ns, index);
         if counts && delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
             let full_ns = self.lanes.get(index).map_or(0, |lane| lane.full_ns);
-            self.note_peak(
+            let taken = if probe {
+                delay.saturating_add(full_ns)
+            } else {
+                delay
+            };
+            self.play.note(Came {
                 now_ns,
-                if probe {
-                    delay.saturating_add(full_ns)
-                } else {
-                    delay
-                },
-            );
+                lane: index,
+                stamp_ns: arrived_ns.saturating_sub(delay),
+                delay_ns: taken,
+                margin_ns: self.margin_ns(),
+                fastest_ns: self.fastest_ns(),
+            });
         }
         Some(delay)
     }
@@ -257,58 +252,30 @@ impl<T> Incoming<T> {
         }
         if since != LONG_AGO_NS {
             lane.idle_ns = Some(LONG_AGO_NS);
-            self.step_down();
+            self.step_down(now_ns);
         }
         true
     }
 
     /// Sets the play-out time by the lanes in use alone.
-    fn step_down(&mut self) {
+    fn step_down(&mut self, now_ns: i64) {
         let used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
         let most = used
             .filter_map(|(_, lane)| lane.range().map(|(_, most)| most + lane.full_ns))
             .max();
-        let (Some(most), Some(play)) = (most, self.play_ns) else {
+        let (Some(most), Some(play)) = (most, self.play.get()) else {
             return;
         };
-        self.play_ns = Some((most + self.margin_ns.max(self.reorder_ns() / 4)).min(play));
-        self.peaks = [None; PEAK_SECONDS];
+        self.play.set(now_ns, (most + self.margin_ns()).min(play));
+    }
+
+    fn margin_ns(&self) -> i64 {
+        self.margin_ns.max(self.reorder_ns() / 4)
     }
 
     fn fastest_ns(&self) -> i64 {
         let least = |lane: &LaneIn| lane.range().map(|(least, _)| least);
         self.lanes.iter().filter_map(least).min().unwrap_or(0)
-    }
-
-    fn note_peak(&mut self, now_ns: i64, delay: i64) {
-        let margin = self.margin_ns.max(self.reorder_ns() / 4);
-        let play = *self.play_ns.get_or_insert(delay + margin);
-        if delay.saturating_add(margin / 2) > play {
-            let most = self.fastest_ns().saturating_add(self.hold_ns);
-            self.play_ns = Some((delay + margin).min(most).max(play));
-        }
-        let second = now_ns / SECOND_NS;
-        if second != self.second {
-            self.second = second;
-            self.lower();
-            self.peaks.rotate_right(1);
-            self.peaks[0] = None;
-        }
-        let peak = &mut self.peaks[0];
-        *peak = Some(peak.map_or(delay, |p| p.max(delay)));
-    }
-
-    fn lower(&mut self) {
-        let (Some(play), true) = (self.play_ns, self.peaks.iter().all(Option::is_some)) else {
-            return;
-        };
-        let peak = self.peaks.iter().flatten().max().copied().unwrap_or(play);
-        let margin = self.margin_ns.max(self.reorder_ns() / 4);
-        let want = peak.saturating_add(margin);
-        // Within half the margin nothing is gained, and every change is a change of the delay.
-        if want.saturating_add(margin / 2) < play {
-            self.play_ns = Some(play - (play - want).min(LOWER_NS_PER_S));
-        }
     }
 
     /// A packet has arrived.
@@ -317,6 +284,7 @@ impl<T> Incoming<T> {
             number,
             stamp_ns,
             again,
+            quick,
             len_bytes,
             packet,
         } = data;
@@ -340,14 +308,20 @@ impl<T> Incoming<T> {
             lane.passed = lane.passed.max(number + 1);
         }
         self.missing.remove(&number);
-        let play = self.play_ns.unwrap_or(self.margin_ns);
+        let stamp_at_ns = arrived_ns.saturating_sub(delay);
+        let play = self.play.at(stamp_at_ns).unwrap_or(self.margin_ns);
+        let due_ns = if quick {
+            now_ns
+        } else {
+            stamp_at_ns.saturating_add(play)
+        };
         self.play_out.take(
             Arrived {
                 number,
                 stamp_ns,
                 len_bytes,
                 arrived_ns: now_ns,
-                due_ns: arrived_ns.saturating_sub(delay).saturating_add(play),
+                due_ns,
                 packet,
             },
             &mut self.counters,
@@ -522,7 +496,7 @@ impl<T> Incoming<T> {
 
     /// Play-out time above the fastest lane's least delay.
     pub fn play_out(&self) -> PicoDuration {
-        let above = self.play_ns.unwrap_or(0).saturating_sub(self.fastest_ns());
+        let above = self.play.get().unwrap_or(0).saturating_sub(self.fastest_ns());
         PicoDuration::from_ns(u64::try_from(above).unwrap_or(0))
     }
 

@@ -1,6 +1,8 @@
 //! One lane as its sender sees it: its pacer, its rate, its losses, whether it is used.
 //!
-//! The pacer is at [`PACE_PERCENT`] of the rate, so that nothing queues on the path.
+//! The pacer is below the rate, so that nothing queues on the path: at [`PACE_STATED`] thousandths of a stated one. The longest burst, of
+//! [`MADE_UP_MAX`](super::outgoing::MADE_UP_MAX), has then left the path's queue after 4 s, before the play-out time would follow it
+//! (10 s), and crystals are apart by 0.2 thousandths at most. A measured rate may be off by as much as trains are: [`PACE_MEASURED`].
 //!
 //! **Rate.** A lane starts at its configured capacity. When over 10 % of what was sent in a report's interval is missing, it is held
 //! to what arrives; it goes up again by 1 % of its capacity each interval. Where the capacity is measured (`train.rs`) it is what arrives from then
@@ -19,8 +21,14 @@ use crate::{
     units::{BitRate, FrameBytes, PS_BITS_PER_BYTE, PicoDuration, PicoTime},
 };
 
-/// Share of a lane's rate that it is paced at.
-pub const PACE_PERCENT: u64 = 99;
+/// Thousandths of a stated rate that a lane is paced at.
+pub const PACE_STATED: u64 = 995;
+/// Thousandths of a measured one.
+pub const PACE_MEASURED: u64 = 990;
+/// Probes and answers take one part of so many of a lane, unless that were too seldom (`health.rs`).
+const PROBES_ONE_OF: u64 = 500;
+/// Bytes of a probe and an answer beside what is around a packet.
+const PROBE_BYTES: u64 = 18;
 /// First time out for a lane that would make the bundle slower.
 pub const PENALTY_MIN: PicoDuration = PicoDuration::from_secs(10);
 const PENALTY_MAX: PicoDuration = PicoDuration::from_secs(320);
@@ -60,16 +68,17 @@ pub struct LaneOut {
     pub outages: u64,
 }
 
-fn paced(rate: BitRate) -> BitRate {
-    let bps = u128::from(rate.bps()) * u128::from(PACE_PERCENT) / 100;
+fn paced(rate: BitRate, measured: bool) -> BitRate {
+    let thousandths = if measured { PACE_MEASURED } else { PACE_STATED };
+    let bps = u128::from(rate.bps()) * u128::from(thousandths) / 1_000;
     let paced = BitRate::new(bps as u64).unwrap_or(BitRate::MIN);
     paced.clamp(PACER_RATE_MIN, PACER_RATE_MAX)
 }
 
 impl LaneOut {
     pub fn new(config: LaneConfig) -> Result<Self, ConfigError> {
-        let pacer = ByteClockPacer::new(paced(config.capacity));
-        Ok(LaneOut {
+        let pacer = ByteClockPacer::new(paced(config.capacity, config.measured));
+        let mut lane = LaneOut {
             config,
             rate: config.capacity,
             pacer: pacer.map_err(|_| ConfigError::Capacity(config.capacity))?,
@@ -90,13 +99,17 @@ impl LaneOut {
             delay_ns: None,
             sent_bytes: 0,
             outages: 0,
-        })
+        };
+        lane.set_rate(config.capacity);
+        Ok(lane)
     }
 
     fn set_rate(&mut self, rate: BitRate) {
         self.rate = rate.min(self.config.capacity);
         // Clamped to the pacer's bounds, it is taken.
-        let _ = self.pacer.set_rate(paced(self.rate));
+        let _ = self.pacer.set_rate(paced(self.rate, self.config.measured));
+        let probed = self.rate.time_for(2 * self.config.overhead_bytes + PROBE_BYTES);
+        self.health.set_sparse(probed.saturating_mul(PROBES_ONE_OF));
     }
 
     /// What its path carries.
@@ -143,7 +156,7 @@ impl LaneOut {
 
     /// What it is held to.
     pub fn paced(&self) -> BitRate {
-        paced(self.rate)
+        paced(self.rate, self.config.measured)
     }
 
     pub fn state(&self, now: PicoTime) -> LaneState {

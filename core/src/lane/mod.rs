@@ -13,12 +13,12 @@
 //!   play-out = stamp, on the receiver's clock + delay of the slowest lane + margin
 //! ```
 //!
-//! so that the delay is constant and the spacing of the entry is kept. The receiver's clock is fitted to the stamps
+//! so that the delay is constant and the spacing of the entry is kept; it is followed slowly (`playtime.rs`). The receiver's clock is fitted to the stamps
 //! ([`StampClock`]): no synchronised clocks are needed.
 //!
 //! | [`Mode`] | a packet leaves |
 //! |---|---|
-//! | `Deskew` | at its play-out time |
+//! | `Deskew` | at its play-out time; with `repair` acknowledgements as soon as it is their turn |
 //! | `InOrder` | as soon as all before it have left or are given up |
 //! | `Mirror` | as `InOrder`, and every packet takes two lanes: the first copy wins (as in SMPTE ST 2022-7) |
 //!
@@ -42,6 +42,7 @@
 //! buffer hold `hold_bytes` each and [`HELD_PACKETS_MAX`] packets; a packet waits `hold_max` at most in the play-out; repeats are told
 //! apart over [`SEEN_PACKETS`] numbers; [`MISSING_MAX`] numbers are asked for at a time. What goes beyond is counted.
 
+mod ack;
 mod bundle;
 mod clock;
 mod config;
@@ -51,6 +52,7 @@ mod incoming;
 mod lane_out;
 mod outgoing;
 mod playout;
+mod playtime;
 mod seen;
 mod status;
 mod train;
@@ -72,10 +74,19 @@ pub use wire::{Body, Datagram, LaneReport, Report};
 pub trait Load: Clone {
     /// Its bytes, as the tunnel carries them.
     fn len_bytes(&self) -> u64;
+
+    /// Whether it only acknowledges: nobody measures how long it took, so that it need not take as long as others.
+    fn is_acknowledgement(&self) -> bool {
+        false
+    }
 }
 
 impl Load for alloc::vec::Vec<u8> {
     fn len_bytes(&self) -> u64 {
         self.len() as u64
+    }
+
+    fn is_acknowledgement(&self) -> bool {
+        ack::is_acknowledgement(self)
     }
 }

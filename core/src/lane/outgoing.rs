@@ -4,6 +4,11 @@
 //! the queue takes, of the lanes that are free now, the one with the least time used (its bytes over its rate). A saturated
 //! bundle is shared by the pacers alone, in proportion to the rates.
 //!
+//! **Quick packets.** In `deskew` with `repair` (for TCP) what only acknowledges (`ack.rs`) leaves at the far end as soon as it is its turn, and takes
+//! the lane on which it arrives first: nobody measures its delay, and a round trip of what comes back on the fastest lane is shorter by
+//! the difference of the lanes. Where that lane is busy it waits for it, unless others wait behind it and another packet went before within
+//! that difference: it would have to wait for that one's play-out time anyway.
+//!
 //! **Late callers.** A pacer makes up for `slack` at any time. When the caller says that it wakes later than that, a lane makes up for so
 //! much of the time that the packet has waited in the queue, up to [`MADE_UP_MAX`]: else each late turn would lose its rate for good,
 //! while nothing that did not wait leaves as a burst.
@@ -20,7 +25,7 @@
 //! ```text
 //!   rate(S)      = min( sum of the rates,  1.22 * MSS / (RTT * sqrt(p)) )
 //!   predicted(S) = Q / (Q / rate(S) + RTT * log2(rate(S) * RTT / 10 MSS)),  Q = 100 MB
-//!   RTT: the slowest lane's of S     p: share lost over S; with repair, lost twice in a row: p^2
+//!   RTT: the slowest lane's of S (with quick packets it is less: to the safe side)     p: share lost over S; with repair, lost twice in a row: p^2
 //! ```
 //!
 //! The second line is a transfer of 100 MB with its slow start (RFC 6928's first window of ten segments doubles each round trip):
@@ -31,7 +36,7 @@
 
 use super::{
     Load,
-    config::{BundleConfig, ConfigError, Mode},
+    config::{BundleConfig, ConfigError, HOLD_LIMIT, Mode},
     lane_out::LaneOut,
     status::{LaneState, OutCounters},
     wire::{Body, INSIDE_BYTES, LaneReport, NUMBER_END},
@@ -51,6 +56,14 @@ const MSS_BITS: u128 = 1_400 * 8;
 const TRANSFER_BITS: u128 = 800_000_000;
 /// How far a lane's share may fall behind the others'.
 const SHARE_LAG_PS: u64 = 100_000_000_000;
+
+/// What is said of a packet on a lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flags {
+    again: bool,
+    copy: bool,
+    quick: bool,
+}
 
 #[derive(Debug, Clone)]
 struct Kept<T> {
@@ -78,6 +91,8 @@ pub struct Outgoing<T> {
     queue_bytes: u64,
     next: u64,
     last_stamp_ns: u64,
+    /// When the last packet left that is held to its play-out time.
+    held: Option<PicoTime>,
     store: VecDeque<Kept<T>>,
     store_bytes: u64,
     again: VecDeque<u64>,
@@ -105,6 +120,7 @@ impl<T: Load> Outgoing<T> {
             queue_bytes: 0,
             next: 0,
             last_stamp_ns: 0,
+            held: None,
             store: VecDeque::new(),
             store_bytes: 0,
             again: VecDeque::new(),
@@ -279,28 +295,29 @@ impl<T: Load> Outgoing<T> {
     /// The next data: its lane, its number there and itself.
     pub fn poll_data(&mut self, now: PicoTime) -> Option<(usize, u64, Body<T>)> {
         if let Some((index, number, stamp_ns, packet)) = self.copy.take() {
-            return Some(self.put(now - self.slack, index, number, stamp_ns, (false, true), packet));
+            let copy = Flags {
+                copy: true,
+                ..Flags::default()
+            };
+            return Some(self.put(now - self.slack, index, number, stamp_ns, copy, packet));
         }
         if let Some(sent) = self.send_again(now) {
             return Some(sent);
         }
-        let free = |lane: &LaneOut| lane.pacer.free_at() <= now;
-        let best = self.used(now).filter(|i| free(&self.lanes[*i]));
-        let index = best.min_by_key(|i| self.lanes[*i].share_ps)?;
-        let mut second = None;
-        if self.mode == Mode::Mirror {
-            // Both lanes have to be free, so that the pair goes at the slower one's rate.
-            let others = self.used(now).filter(|i| *i != index);
-            let rate = |i: &usize| self.lanes[*i].rate;
-            second = others.max_by_key(rate);
-            if second.is_some_and(|i| !free(&self.lanes[i])) {
-                return None;
-            }
-        }
+        let quick = self.is_quick();
+        let fastest = self.quickest(now).filter(|_| quick);
+        let (index, second) = match fastest {
+            Some(index) if self.is_free(now, index) => (index, None),
+            Some(_) if self.is_alone(now) => return None,
+            _ => self.next_lanes(now)?,
+        };
         let (entered, packet) = self.queue.pop_front()?;
         self.queue_bytes -= packet.len_bytes();
         if self.next >= NUMBER_END {
             return None;
+        }
+        if !quick {
+            self.held = Some(now);
         }
         let stamp_ns = entered.max(now - self.smoothing).as_ns().max(self.last_stamp_ns);
         self.last_stamp_ns = stamp_ns;
@@ -314,7 +331,56 @@ impl<T: Load> Outgoing<T> {
         }
         self.level_shares(now);
         let from = now - self.slack.max(self.late.min(now - entered));
-        Some(self.put(from, index, number, stamp_ns, (false, false), packet))
+        let flags = Flags {
+            quick,
+            ..Flags::default()
+        };
+        Some(self.put(from, index, number, stamp_ns, flags, packet))
+    }
+
+    fn is_free(&self, now: PicoTime, lane: usize) -> bool {
+        self.lanes
+            .get(lane)
+            .is_some_and(|lane| lane.pacer.free_at() <= now)
+    }
+
+    /// The lane that the next packet takes, and in a mirror its second one.
+    fn next_lanes(&self, now: PicoTime) -> Option<(usize, Option<usize>)> {
+        let free = self.used(now).filter(|i| self.is_free(now, *i));
+        let index = free.min_by_key(|i| self.lanes[*i].share_ps)?;
+        if self.mode != Mode::Mirror {
+            return Some((index, None));
+        }
+        // Both lanes have to be free, so that the pair goes at the slower one's rate.
+        let others = self.used(now).filter(|i| *i != index);
+        let second = others.max_by_key(|i| self.lanes[*i].rate);
+        if second.is_some_and(|i| !self.is_free(now, i)) {
+            return None;
+        }
+        Some((index, second))
+    }
+
+    fn has_quick(&self) -> bool {
+        self.mode == Mode::Deskew && self.repair
+    }
+
+    /// Whether the packet whose turn it is is quick.
+    fn is_quick(&self) -> bool {
+        let first = self.queue.front().filter(|_| self.has_quick());
+        first.is_some_and(|(_, packet)| packet.is_acknowledgement())
+    }
+
+    /// Whether a quick packet holds nobody up when it waits for its lane: it is the only one, or no held packet left of late, behind which
+    /// it would wait at the far end.
+    fn is_alone(&self, now: PicoTime) -> bool {
+        if self.queue.len() == 1 {
+            return true;
+        }
+        let delays = || self.used(now).filter_map(|i| self.lanes[i].delay_ns);
+        let apart = delays().max().zip(delays().min());
+        let apart_ns = apart.map_or(0, |(most, least)| most.abs_diff(least));
+        let apart = PicoDuration::from_ns(apart_ns.min(HOLD_LIMIT.as_ns()));
+        self.held.is_none_or(|at| now >= at + apart)
     }
 
     /// A lane that was out does not catch up on what it missed.
@@ -332,7 +398,7 @@ impl<T: Load> Outgoing<T> {
         index: usize,
         number: u64,
         stamp_ns: u64,
-        (again, copy): (bool, bool),
+        flags: Flags,
         packet: T,
     ) -> (usize, u64, Body<T>) {
         let bytes = INSIDE_BYTES as u64 + packet.len_bytes();
@@ -340,8 +406,9 @@ impl<T: Load> Outgoing<T> {
         let body = Body::Data {
             number,
             stamp_ns,
-            again,
-            copy,
+            again: flags.again,
+            copy: flags.copy,
+            quick: flags.quick,
             packet,
         };
         (index, lane_number, body)
@@ -379,7 +446,11 @@ impl<T: Load> Outgoing<T> {
                 continue;
             };
             self.counters.repaired += 1;
-            return Some(self.put(now - self.slack, index, number, stamp_ns, (true, false), packet));
+            let again = Flags {
+                again: true,
+                ..Flags::default()
+            };
+            return Some(self.put(now - self.slack, index, number, stamp_ns, again, packet));
         }
         None
     }
@@ -394,6 +465,7 @@ impl<T: Load> Outgoing<T> {
         }
         let free = |i: usize| self.lanes[i].pacer.free_at();
         let next = match self.mode {
+            _ if self.is_quick() && self.is_alone(now) => self.quickest(now).map(free),
             Mode::Mirror => self.used(now).map(free).max(),
             _ => self.used(now).map(free).min(),
         };

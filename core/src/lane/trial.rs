@@ -12,7 +12,7 @@
 use super::{Bundle, BundleConfig, ConfigError, Datagram, Delivery, Load, wire::INSIDE_BYTES};
 use crate::{
     tcp::{
-        IpVersion, Profile, Receiver, ReceiverConfig, Segment, Sender, SenderConfig, Sizes, cc::Algorithm,
+        IpVersion, Kind, Profile, Receiver, ReceiverConfig, Segment, Sender, SenderConfig, Sizes, cc::Algorithm,
     },
     units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio},
     wan::{Cargo, Level, Limit, Loss, Rate, Stage, WanChange, WanConfig, WanLink},
@@ -256,6 +256,10 @@ pub struct Token {
 impl Load for Token {
     fn len_bytes(&self) -> u64 {
         u64::from(self.bytes)
+    }
+
+    fn is_acknowledgement(&self) -> bool {
+        self.segment.kind == Kind::Ack && self.segment.len == 0
     }
 }
 

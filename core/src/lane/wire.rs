@@ -13,7 +13,7 @@
 //!
 //! | inside kind | number | stamp, ns of the sender's clock | then |
 //! |---|---|---|---|
-//! | 1 data | of the packet in the bundle | of its entry | the packet; flag 1: sent again, flag 2: the second copy of a mirror |
+//! | 1 data | of the packet in the bundle | of its entry | the packet; flag 1: sent again, 2: the second copy of a mirror, 4: quick |
 //! | 2 probe | next packet's | of sending | id 32, lanes in use 16 |
 //! | 3 answer | 0 | of the probe that is answered | id 32, ns of the answering clock 64 |
 //! | 4 report | 0 | of sending | lanes 8, asked 8, lanes x (lane 8, end of numbers 64, arrived 64, least delay 64 signed), asked x number 48 |
@@ -82,6 +82,8 @@ pub enum Body<T> {
         again: bool,
         /// Whether it is the second copy of a mirror.
         copy: bool,
+        /// Whether it leaves as soon as it is its turn, without a wait for its play-out time.
+        quick: bool,
         /// It.
         packet: T,
     },
@@ -214,28 +216,26 @@ pub fn nonce(lane: u8, lane_number: u64) -> u64 {
     u64::from(lane) << 56 | lane_number & (LANE_NUMBER_END - 1)
 }
 
+/// Appends what every inside begins with.
+fn write_head(out: &mut Vec<u8>, kind: u8, flags: u8, number: u64, stamp_ns: u64) {
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&number.to_be_bytes()[2..]);
+    out.extend_from_slice(&stamp_ns.to_be_bytes());
+}
+
 /// Appends the inside of a datagram.
 pub fn write_inside(out: &mut Vec<u8>, body: &Body<Vec<u8>>) {
-    let head = |out: &mut Vec<u8>, kind: u8, flags: u8, number: u64, stamp: u64| {
-        out.extend_from_slice(&[kind, flags]);
-        out.extend_from_slice(&number.to_be_bytes()[2..]);
-        out.extend_from_slice(&stamp.to_be_bytes());
-    };
     match body {
         Body::Data {
             number,
             stamp_ns,
             again,
             copy,
+            quick,
             packet,
         } => {
-            head(
-                out,
-                1,
-                u8::from(*again) | u8::from(*copy) << 1,
-                *number,
-                *stamp_ns,
-            );
+            let flags = u8::from(*again) | u8::from(*copy) << 1 | u8::from(*quick) << 2;
+            write_head(out, 1, flags, *number, *stamp_ns);
             out.extend_from_slice(packet);
         }
         Body::Probe {
@@ -244,7 +244,7 @@ pub fn write_inside(out: &mut Vec<u8>, body: &Body<Vec<u8>>) {
             next,
             in_use,
         } => {
-            head(out, 2, 0, *next, *sent_ns);
+            write_head(out, 2, 0, *next, *sent_ns);
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&in_use.to_be_bytes());
         }
@@ -253,7 +253,7 @@ pub fn write_inside(out: &mut Vec<u8>, body: &Body<Vec<u8>>) {
             sent_ns,
             answered_ns,
         } => {
-            head(out, 3, 0, 0, *sent_ns);
+            write_head(out, 3, 0, 0, *sent_ns);
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&answered_ns.to_be_bytes());
         }
@@ -264,7 +264,7 @@ pub fn write_inside(out: &mut Vec<u8>, body: &Body<Vec<u8>>) {
             sent_ns,
             bytes,
         } => {
-            head(out, 5, 0, 0, *sent_ns);
+            write_head(out, 5, 0, 0, *sent_ns);
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&index.to_be_bytes());
             out.extend_from_slice(&count.to_be_bytes());
@@ -276,26 +276,28 @@ pub fn write_inside(out: &mut Vec<u8>, body: &Body<Vec<u8>>) {
             received,
             span_ns,
         } => {
-            head(out, 6, 0, 0, 0);
+            write_head(out, 6, 0, 0, 0);
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&received.to_be_bytes());
             out.extend_from_slice(&span_ns.to_be_bytes());
         }
-        Body::Report(report) => {
-            head(out, 4, 0, 0, 0);
-            let lanes = report.lanes.len().min(LANES_MAX);
-            let asked = report.asked.len().min(ASKED_MAX);
-            out.extend_from_slice(&[lanes as u8, asked as u8]);
-            for lane in report.lanes.iter().take(lanes) {
-                out.push(lane.lane);
-                out.extend_from_slice(&lane.end.to_be_bytes());
-                out.extend_from_slice(&lane.arrived.to_be_bytes());
-                out.extend_from_slice(&lane.least_delay_ns.to_be_bytes());
-            }
-            for number in report.asked.iter().take(asked) {
-                out.extend_from_slice(&number.to_be_bytes()[2..]);
-            }
-        }
+        Body::Report(report) => write_report(out, report),
+    }
+}
+
+fn write_report(out: &mut Vec<u8>, report: &Report) {
+    write_head(out, 4, 0, 0, 0);
+    let lanes = report.lanes.len().min(LANES_MAX);
+    let asked = report.asked.len().min(ASKED_MAX);
+    out.extend_from_slice(&[lanes as u8, asked as u8]);
+    for lane in report.lanes.iter().take(lanes) {
+        out.push(lane.lane);
+        out.extend_from_slice(&lane.end.to_be_bytes());
+        out.extend_from_slice(&lane.arrived.to_be_bytes());
+        out.extend_from_slice(&lane.least_delay_ns.to_be_bytes());
+    }
+    for number in report.asked.iter().take(asked) {
+        out.extend_from_slice(&number.to_be_bytes()[2..]);
     }
 }
 
@@ -307,7 +309,7 @@ pub fn read_inside(bytes: &[u8]) -> Result<Body<Vec<u8>>, WireError> {
     let mut input = Input(bytes);
     let (kind, flags) = (input.u8()?, input.u8()?);
     let (number, stamp_ns) = (input.number(6)?, input.number(8)?);
-    if flags & !(if kind == 1 { 3 } else { 0 }) != 0 {
+    if flags & !(if kind == 1 { 7 } else { 0 }) != 0 {
         return Err(WireError::Flags(flags));
     }
     let body = match kind {
@@ -316,6 +318,7 @@ pub fn read_inside(bytes: &[u8]) -> Result<Body<Vec<u8>>, WireError> {
             stamp_ns,
             again: flags & 1 != 0,
             copy: flags & 2 != 0,
+            quick: flags & 4 != 0,
             packet: core::mem::take(&mut input.0).to_vec(),
         },
         2 => Body::Probe {

@@ -24,6 +24,11 @@ impl Load for Packet {
     fn len_bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// So are the small ones of a test.
+    fn is_acknowledgement(&self) -> bool {
+        self.bytes < 100
+    }
 }
 
 /// A packet that left, by the true clock.
@@ -42,12 +47,22 @@ pub struct Run {
 
 /// Sends packets of `bytes` at the moments of `at`, and runs until everything must be out.
 pub fn drive(pair: &mut Pair<Packet>, packets: u64, at: impl Fn(u64) -> PicoTime, bytes: u64) -> Run {
+    drive_sizes(pair, packets, at, |_| bytes)
+}
+
+/// The same with packets of several sizes.
+pub fn drive_sizes(
+    pair: &mut Pair<Packet>,
+    packets: u64,
+    at: impl Fn(u64) -> PicoTime,
+    bytes: impl Fn(u64) -> u64,
+) -> Run {
     let mut delivered = Vec::new();
     let (mut now, mut next) = (PicoTime::ZERO, 0);
     let end = at(packets) + PicoDuration::from_secs(1);
     while now < end {
         while next < packets && at(next) <= now {
-            pair.enter_near(now, Packet::new(next, now, bytes));
+            pair.enter_near(now, Packet::new(next, now, bytes(next)));
             next += 1;
         }
         pair.run(now);

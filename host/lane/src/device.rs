@@ -15,6 +15,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::{LaneError, TunnelKind, sys};
 
 const MAC_HEADER: usize = 14;
+/// Bytes of a frame that are looked at before it is joined: MAC header, IP header with options, TCP header with options.
+const HEAD_MAX: usize = MAC_HEADER + 60 + 60;
 /// Most segments that are joined; their parts go to one `writev`.
 const JOIN_MAX: usize = 44;
 
@@ -130,59 +132,63 @@ impl Device {
     /// Writes the first packet with as many of those behind it as may be joined, and says how many.
     fn write_some(&mut self, first: &[u8], packets: &[Vec<u8>]) -> io::Result<usize> {
         let front = self.front();
-        let joined = match tcp_start(&self.framed(first)) {
-            Some(start) => self.join(start, packets),
-            None => None,
-        };
-        let Some((run, count)) = joined else {
+        let Some((run, count)) = self.join(first, packets) else {
             self.put(&[IoSlice::new(&Vnet::single(None).write()), IoSlice::new(first)])?;
             return Ok(1);
         };
-        let mut header = self.framed(first);
-        let last = self.framed(&packets[count - 1]);
-        let mut vnet = run.finish(&mut header, &last).write();
+        let (mut header, last) = (self.head(first), self.head(&packets[count - 1]));
+        let mut vnet = run.finish(&mut header.room, &last.room).write();
         if front > 0 {
             move_offsets(&mut vnet, -(MAC_HEADER as i32));
         }
         let payload = run.header_len() - front;
-        let mut parts = vec![
-            IoSlice::new(&vnet),
-            IoSlice::new(&header[front..run.header_len()]),
-        ];
-        parts.extend(packets[..count].iter().map(|p| IoSlice::new(&p[payload..])));
-        self.put(&parts)?;
+        let mut parts = [IoSlice::new(&[]); JOIN_MAX + 2];
+        parts[0] = IoSlice::new(&vnet);
+        parts[1] = IoSlice::new(&header.room[front..run.header_len()]);
+        for (part, packet) in parts[2..].iter_mut().zip(&packets[..count]) {
+            *part = IoSlice::new(&packet[payload..]);
+        }
+        self.put(&parts[..count + 2])?;
         Ok(count)
     }
 
-    /// The packet with a MAC header in front.
-    fn framed(&self, packet: &[u8]) -> Vec<u8> {
-        if self.kind == TunnelKind::Tap {
-            return packet.to_vec();
+    /// The first bytes of a packet with a MAC header in front.
+    fn head(&self, packet: &[u8]) -> Head {
+        let mut head = [0; HEAD_MAX];
+        let front = self.front();
+        if front > 0 {
+            let v6 = packet.first().is_some_and(|b| b >> 4 == 6);
+            let kind: u16 = if v6 { 0x86dd } else { 0x0800 };
+            head[12..14].copy_from_slice(&kind.to_be_bytes());
         }
-        let mut frame = vec![0; MAC_HEADER];
-        let v6 = packet.first().is_some_and(|b| b >> 4 == 6);
-        let kind: u16 = if v6 { 0x86dd } else { 0x0800 };
-        frame[12..14].copy_from_slice(&kind.to_be_bytes());
-        frame.extend_from_slice(packet);
-        frame
+        let len = packet.len().min(HEAD_MAX - front);
+        head[front..front + len].copy_from_slice(&packet[..len]);
+        Head {
+            room: head,
+            filled: front + len,
+            frame_len: front + packet.len(),
+        }
     }
 
-    fn join(&self, start: usize, packets: &[Vec<u8>]) -> Option<(Run, usize)> {
+    /// How many packets may be joined with the first one, and what their headers become.
+    fn join(&self, first: &[u8], packets: &[Vec<u8>]) -> Option<(Run, usize)> {
+        let front = self.front();
+        let head = self.head(first);
+        let start = head.tcp_start()?;
+        if !checksum_is_right(&head, start, first, front) {
+            return None;
+        }
         let partial = Partial {
             start: u16::try_from(start).ok()?,
             offset: 16,
         };
-        let first = self.framed(packets.first()?);
-        if !checksum_is_right(&first, start) {
-            return None;
-        }
-        let mut run = Run::start(&first, partial)?;
+        let mut run = Run::start_of(head.bytes(), head.frame_len, partial)?;
         let mut count = 1;
-        for next in packets.iter().skip(1).take(JOIN_MAX - 1) {
-            let next = self.framed(next);
-            if tcp_start(&next) != Some(start)
-                || !checksum_is_right(&next, start)
-                || !run.join(&first, &next, partial)
+        for packet in packets.iter().skip(1).take(JOIN_MAX - 1) {
+            let next = self.head(packet);
+            if next.tcp_start() != Some(start)
+                || !checksum_is_right(&next, start, packet, front)
+                || !run.join_of(head.bytes(), next.bytes(), next.frame_len, partial)
             {
                 break;
             }
@@ -222,34 +228,49 @@ fn move_offsets(vnet: &mut [u8; VNET_HEADER], by: i32) {
     }
 }
 
-/// Where the TCP header of a frame with plain IP headers starts.
-fn tcp_start(frame: &[u8]) -> Option<usize> {
-    let ip = frame.get(MAC_HEADER..)?;
-    match (frame.get(12..14)?, ip.first()? >> 4) {
-        ([0x08, 0x00], 4) => {
-            let fragment = u16::from_be_bytes([*ip.get(6)?, *ip.get(7)?]) & 0x3fff;
-            let length = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
-            let start = usize::from(ip[0] & 15) * 4;
-            let plain = *ip.get(9)? == 6 && fragment == 0 && length == ip.len() && start >= 20;
-            plain.then_some(MAC_HEADER + start)
+/// The first bytes of a frame, its headers among them.
+struct Head {
+    room: [u8; HEAD_MAX],
+    filled: usize,
+    frame_len: usize,
+}
+
+impl Head {
+    fn bytes(&self) -> &[u8] {
+        &self.room[..self.filled]
+    }
+
+    /// Where the TCP header starts, behind plain IP headers.
+    fn tcp_start(&self) -> Option<usize> {
+        let frame = self.bytes();
+        let ip = frame.get(MAC_HEADER..)?;
+        let ip_len = self.frame_len - MAC_HEADER;
+        match (frame.get(12..14)?, ip.first()? >> 4) {
+            ([0x08, 0x00], 4) => {
+                let fragment = u16::from_be_bytes([*ip.get(6)?, *ip.get(7)?]) & 0x3fff;
+                let length = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
+                let start = usize::from(ip[0] & 15) * 4;
+                let plain = *ip.get(9)? == 6 && fragment == 0 && length == ip_len && start >= 20;
+                plain.then_some(MAC_HEADER + start)
+            }
+            ([0x86, 0xdd], 6) => {
+                let length = usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]));
+                (*ip.get(6)? == 6 && length + 40 == ip_len).then_some(MAC_HEADER + 40)
+            }
+            _ => None,
         }
-        ([0x86, 0xdd], 6) => {
-            let length = usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]));
-            (*ip.get(6)? == 6 && length + 40 == ip.len()).then_some(MAC_HEADER + 40)
-        }
-        _ => None,
     }
 }
 
-/// Whether the TCP checksum of a frame is right.
-fn checksum_is_right(frame: &[u8], start: usize) -> bool {
-    let v6 = frame[MAC_HEADER] >> 4 == 6;
+/// Whether the TCP checksum of a packet is right; its head starts `front` bytes before it, and TCP at `start` of that.
+fn checksum_is_right(head: &Head, start: usize, packet: &[u8], front: usize) -> bool {
+    let v6 = head.room[MAC_HEADER] >> 4 == 6;
     let addresses = if v6 {
         MAC_HEADER + 8..MAC_HEADER + 40
     } else {
         MAC_HEADER + 12..MAC_HEADER + 20
     };
-    let (Some(addresses), Some(segment)) = (frame.get(addresses), frame.get(start..)) else {
+    let (Some(addresses), Some(segment)) = (head.bytes().get(addresses), packet.get(start - front..)) else {
         return false;
     };
     let sum = words(addresses) + words(segment) + 6 + segment.len() as u64;

@@ -221,8 +221,10 @@ impl Tunnel {
         loop {
             let got = self.inbox.receive(self.sockets[lane].fd());
             let got = got.map_err(LaneError::io(format!("lane {}", self.config.lanes[lane].name)))?;
-            let now = self.now();
+            // In this order: when the thread stalls between the two, a datagram seems to come later than it did, as from any stall. The
+            // other way round it would come before it was sent, and the least delay of a lane is what the clocks are fitted to.
             let unix_ns = unix_ns();
+            let now = self.now();
             let mut answers = Vec::new();
             for datagram in self.inbox.datagrams() {
                 let since = Duration::from_nanos(now.as_ns());

@@ -15,6 +15,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 
 use kuroshio_clock::{Epoch, exact_sleep, now_ns, sleep_until};
 use kuroshio_core::meter::Histogram;
@@ -102,7 +103,7 @@ pub struct PartSent {
 }
 
 /// What was sent.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct SendReport {
     /// Pictures that left the source.
     pub pictures: u64,
@@ -121,6 +122,13 @@ pub struct SendReport {
 }
 
 type Picture = (u64, Arc<Vec<u8>>);
+
+/// What a part's thread did, when its first picture was due, and its last departure.
+struct Sent {
+    part: PartSent,
+    first_ns: u64,
+    last_ns: u64,
+}
 
 /// Where a part's pictures come from.
 enum Pictures {
@@ -151,7 +159,7 @@ impl Iterator for Pictures {
 /// A format that cannot be sent so, a socket that cannot be made, a datagram beyond the MTU, or the source's.
 pub fn send(config: SendConfig, mut source: Source, stop: &Arc<AtomicBool>) -> Result<SendReport, NetvError> {
     let count = u32::try_from(config.parts.len()).unwrap_or(u32::MAX);
-    let (mut threads, mut dues) = (Vec::new(), None);
+    let (mut links, mut threads, mut dues) = (Vec::new(), Vec::new(), None);
     let epoch = Epoch::at_ns(now_ns() + LEAD_NS);
     let held = match &source {
         Source::Held(pictures) => Some((*pictures, config.pictures.unwrap_or(u64::MAX))),
@@ -187,45 +195,53 @@ pub fn send(config: SendConfig, mut source: Source, stop: &Arc<AtomicBool>) -> R
         let handle = thread
             .spawn(move || part.run(from_source, held))
             .map_err(NetvError::io("starting a thread"))?;
-        threads.push((to_part, handle));
+        links.push(to_part);
+        threads.push(handle);
     }
-    let (links, handles): (Vec<SyncSender<Picture>>, Vec<_>) = threads.into_iter().unzip();
     let due = |number| {
         dues.as_ref()
             .map_or(PicoTime::ZERO, |schedule| schedule.due(number))
     };
     let fed = feed(&mut source, &links, config.pictures, epoch, due, stop);
     drop(links);
-    let mut parts = Vec::new();
-    let (mut rate_fps, mut frame_rate_bps) = (f64::INFINITY, 0);
-    for handle in handles {
-        let joined = handle
+    let mut report = join(threads)?;
+    let (pictures, late_pictures) = fed?;
+    if held.is_none() {
+        report.pictures = pictures;
+    }
+    report.late_pictures = late_pictures;
+    report.rate_asked_fps = f64::from(config.rate.0) / f64::from(config.rate.1);
+    report.interrupted = stop.load(Ordering::Relaxed);
+    Ok(report)
+}
+
+/// Waits for the threads of all parts, and says what they did together; `pictures` are those that all have sent.
+fn join(threads: Vec<JoinHandle<Result<Sent, NetvError>>>) -> Result<SendReport, NetvError> {
+    let (mut report, mut rate_fps) = (SendReport::default(), f64::INFINITY);
+    for thread in threads {
+        let joined = thread
             .join()
             .map_err(|_| NetvError::BadInput("a part's thread ended by itself".into()))?;
-        let (sent, first_ns, last_ns) = joined?;
+        let Sent {
+            part,
+            first_ns,
+            last_ns,
+        } = joined?;
         let lasted = last_ns.saturating_sub(first_ns);
         // The last datagram of a picture leaves when 95 % of its time are over.
-        let periods = sent.pictures as f64 - 0.05;
+        let periods = part.pictures as f64 - 0.05;
         rate_fps = rate_fps.min(if lasted > 0 {
             periods.max(0.0) * 1e9 / lasted as f64
         } else {
             0.0
         });
-        let bps = BitRate::of(sent.frame_bytes, PicoDuration::from_ns(lasted)).map_or(0, BitRate::bps);
-        frame_rate_bps += bps;
-        parts.push(sent);
+        let bps = BitRate::of(part.frame_bytes, PicoDuration::from_ns(lasted)).map_or(0, BitRate::bps);
+        report.frame_rate_bps += bps;
+        report.parts.push(part);
     }
-    let (pictures, late_pictures) = fed?;
-    let sent_by_all = parts.iter().map(|p: &PartSent| p.pictures).min().unwrap_or(0);
-    Ok(SendReport {
-        pictures: if held.is_some() { sent_by_all } else { pictures },
-        rate_asked_fps: f64::from(config.rate.0) / f64::from(config.rate.1),
-        rate_fps: if rate_fps.is_finite() { rate_fps } else { 0.0 },
-        frame_rate_bps,
-        late_pictures,
-        parts,
-        interrupted: stop.load(Ordering::Relaxed),
-    })
+    report.pictures = report.parts.iter().map(|p| p.pictures).min().unwrap_or(0);
+    report.rate_fps = if rate_fps.is_finite() { rate_fps } else { 0.0 };
+    Ok(report)
 }
 
 /// Hands pictures to all parts; returns how many, and how many came after they were due.
@@ -307,12 +323,8 @@ impl PartSender {
         Pictures::Held(ring, 0..limit)
     }
 
-    /// Sends what the source gives. Returns also when the first picture was due and the last departure, ns.
-    fn run(
-        mut self,
-        fed: Receiver<Picture>,
-        held: Option<(usize, u64)>,
-    ) -> Result<(PartSent, u64, u64), NetvError> {
+    /// Sends what the source gives.
+    fn run(mut self, fed: Receiver<Picture>, held: Option<(usize, u64)>) -> Result<Sent, NetvError> {
         if let Some(prepare) = self.prepare.take() {
             prepare()?;
         }
@@ -323,38 +335,56 @@ impl PartSender {
             pace_bps: self.schedule.pace().bps(),
             ..PartSent::default()
         };
-        let (mut out, mut horizon_ns) = (Outgoing::new(self.schedule.overhead_bytes()), 0);
+        let mut out = Outgoing::new(self.schedule.overhead_bytes());
         let pictures = self.pictures(fed, held);
         let first_ns = self.epoch.start_ns();
-        'all: for (number, picture) in pictures {
+        for (number, picture) in pictures {
             let part = picture.get(self.range.clone()).unwrap_or_default();
-            let (mut cursor, stamp) = (Cursor::default(), self.schedule.stamp(number));
-            loop {
-                let len = self.packetizer.append(&mut cursor, stamp, part, out.burst.room());
-                if len == 0 {
-                    break;
-                }
-                let slot_ns = self.epoch.mono_ns(self.schedule.place(number, len));
-                if slot_ns > horizon_ns || out.burst.is_full() {
-                    self.flush(&mut out, &mut sent)?;
-                }
-                if out.burst.is_empty() {
-                    if !wait(slot_ns, &self.stop) {
-                        break 'all;
-                    }
-                    horizon_ns = now_ns().max(slot_ns) + TOGETHER_NS;
-                }
-                out.burst.add(len);
-                out.slots_ns.push(slot_ns);
+            if !self.send_picture(number, part, &mut out, &mut sent)? {
+                break;
             }
-            self.flush(&mut out, &mut sent)?;
             sent.pictures += 1;
         }
         let summary = out.lateness.summary();
         (sent.lateness_p50_ns, sent.lateness_p99_ns) = (summary.p50, summary.p99);
         sent.lateness_max_ns = summary.max;
         sent.superframes = out.burst.superframes();
-        Ok((sent, first_ns, out.last_ns.max(first_ns)))
+        Ok(Sent {
+            part: sent,
+            first_ns,
+            last_ns: out.last_ns.max(first_ns),
+        })
+    }
+
+    /// Sends this part of one picture, each datagram at its place; `false` when it was stopped.
+    fn send_picture(
+        &mut self,
+        number: u64,
+        part: &[u8],
+        out: &mut Outgoing,
+        sent: &mut PartSent,
+    ) -> Result<bool, NetvError> {
+        let (mut cursor, stamp) = (Cursor::default(), self.schedule.stamp(number));
+        loop {
+            let len = self.packetizer.append(&mut cursor, stamp, part, out.burst.room());
+            if len == 0 {
+                break;
+            }
+            let slot_ns = self.epoch.mono_ns(self.schedule.place(number, len));
+            if slot_ns > out.horizon_ns || out.burst.is_full() {
+                self.flush(out, sent)?;
+            }
+            if out.burst.is_empty() {
+                if !wait(slot_ns, &self.stop) {
+                    return Ok(false);
+                }
+                out.horizon_ns = now_ns().max(slot_ns) + TOGETHER_NS;
+            }
+            out.burst.add(len);
+            out.slots_ns.push(slot_ns);
+        }
+        self.flush(out, sent)?;
+        Ok(true)
     }
 
     /// Sends what is gathered and counts it.
@@ -388,6 +418,8 @@ struct Outgoing {
     burst: Burst,
     /// Place in the schedule of each gathered datagram.
     slots_ns: Vec<u64>,
+    /// Up to when datagrams leave with those gathered.
+    horizon_ns: u64,
     lateness: Histogram,
     overhead: u64,
     last_ns: u64,
@@ -398,6 +430,7 @@ impl Outgoing {
         Self {
             burst: Burst::new(),
             slots_ns: Vec::new(),
+            horizon_ns: 0,
             lateness: Histogram::new(),
             overhead,
             last_ns: 0,

@@ -310,8 +310,14 @@ impl Run {
     /// belongs to it alone.
     #[must_use]
     pub fn start(frame: &[u8], partial: Partial) -> Option<Self> {
+        Self::start_of(frame, frame.len(), partial)
+    }
+
+    /// As [`Run::start`] with the first bytes of a frame of `len` bytes, all headers among them.
+    #[must_use]
+    pub fn start_of(frame: &[u8], len: usize, partial: Partial) -> Option<Self> {
         let layout = Layout::of(frame, usize::from(partial.start))?;
-        let payload = frame.len() - layout.payload;
+        let payload = len.checked_sub(layout.payload)?;
         let flags = *frame.get(layout.tcp + 13)?;
         let alone = flags & (SYN | RST | URG | CWR) != 0;
         if payload == 0 || alone || partial.offset != 16 {
@@ -320,7 +326,7 @@ impl Run {
         Some(Self {
             layout,
             mss: payload,
-            bytes: frame.len() - layout.ip,
+            bytes: len - layout.ip,
             count: 1,
             next_sequence: double(frame, layout.tcp + 4)?.wrapping_add(payload as u32),
             next_id: word(frame, layout.ip + 4)?.wrapping_add(1),
@@ -343,12 +349,19 @@ impl Run {
     /// Joins a segment that follows the ones so far in everything, `first` being the first of them. `false`, and
     /// nothing changed, when it does not.
     pub fn join(&mut self, first: &[u8], next: &[u8], partial: Partial) -> bool {
+        self.join_of(first, next, next.len(), partial)
+    }
+
+    /// As [`Run::join`] with the first bytes of both, the next one being a frame of `len` bytes.
+    pub fn join_of(&mut self, first: &[u8], next: &[u8], len: usize, partial: Partial) -> bool {
         let Layout { ip, tcp, payload, v6 } = self.layout;
         let fits = !self.ended && usize::from(partial.start) == tcp && partial.offset == 16;
         if !fits || Layout::of(next, tcp) != Some(self.layout) {
             return false;
         }
-        let len = next.len() - payload;
+        let Some(len) = len.checked_sub(payload) else {
+            return false;
+        };
         let flags = next[tcp + 13];
         let same = |range: Range<usize>| first.get(range.clone()) == next.get(range);
         let ids = v6 || word(next, ip + 4) == Some(self.next_id);

@@ -54,7 +54,7 @@ pub(super) fn run(asked: &Asked, tell: &mut dyn FnMut(&str)) -> Result<Outcome, 
     }
     outcome.settings = json!([
         { "name": "streams", "value": "one each, the kernel's TCP with CUBIC: through the tunnel, over MPTCP, and over either lane alone, at the same time on lanes of their own (one after the other where the lanes carry more than 100 Mbps)", "from": "issue; ours" },
-        { "name": "lanes", "value": "bulk: 20 ms one-way on the first, queues of 100 ms; both directions alike; pacing at 99 %", "from": "ours" },
+        { "name": "lanes", "value": "bulk: 20 ms one-way on the first, queues of 100 ms; both directions alike; pacing at 99.5 %", "from": "ours" },
         { "name": "profiles", "value": "mqvpn's: netem's rates, delays, normal jitter (cut at 4 sigma, frames overtake), loss, queues of 1,000 frames", "from": "mp0rta/mqvpn benchmarks/bench_env_setup.sh and its report of 2026-06-18, section 3.3" },
         { "name": "ideal", "value": "sum of the capacities * 1372 / 1518: less the tunnel's and TCP's headers; of a lane that is cut while it is there", "from": "the wire format" },
         { "name": "MPTCP", "value": "two subflows by a signalled address, the kernel's default scheduler, tcp_rmem and tcp_wmem up to 64 MiB as everywhere here", "from": "Linux" },

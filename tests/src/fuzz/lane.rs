@@ -55,6 +55,7 @@ pub(super) fn end(data: &[u8]) {
                     stamp_ns: now.as_ns().saturating_sub(input.number()),
                     again: input.below(2) == 1,
                     copy: false,
+                    quick: input.below(8) == 1,
                     packet: vec![0; input.below(1_500) as usize],
                 };
                 take(&mut end, now, &mut input, body);

@@ -18,9 +18,14 @@ use kuroshio_rail::{Binding, Roots, bind, discover, find, interface_of};
 use crate::error::{EXIT_FAILED, Failure};
 use crate::{output, signal};
 
+mod window;
+
+use window::{Closed, Window};
+
 const EXAMPLE: &str = "\
 Examples:
-  kuroshio netv recv --listen 127.0.0.1:5004,127.0.0.1:5006 --size 1280x720 --out - | ffplay -
+  kuroshio netv recv --listen 127.0.0.1:5004,127.0.0.1:5006 --size 1280x720 --display   in a window of ffplay or mpv
+  kuroshio netv recv --listen 192.0.2.1:5004 --size 1280x720 --out - | ffplay -
   kuroshio netv send --to 127.0.0.1:5004,127.0.0.1:5006 --size 1280x720 --fps 30        two halves of a test pattern
   kuroshio netv send --to 192.0.2.1:5004 --source film.y4m --mtu 9000B                  size and rate from the file
   kuroshio netv send --to 192.0.2.1:5004,192.0.2.1:5006 --rail 1,2 --size 3840x2160 --fps 60 --format yuv422-10
@@ -102,6 +107,9 @@ struct Recv {
     /// Write shown pictures: y4m, or raw rows of pixel groups for RGB; `-`: standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Show pictures in a window: starts ffplay or mpv on a pipe; closing the window ends the receiver
+    #[arg(long, conflicts_with = "out")]
+    display: bool,
     /// Write a shown picture as PNG
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
@@ -147,12 +155,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         What::Recv(args) => {
             let (json, quiet) = (args.kind.json, args.out.as_deref() == Some("-".as_ref()));
-            let receiver = Receiver::bind(receiving(*args)?)?;
+            let (config, closed) = receiving(*args, &stop)?;
+            let receiver = Receiver::bind(config)?;
             let flag = Arc::clone(&stop);
             signal::on_stop(move || flag.store(true, Ordering::Release))?;
             let addresses: Vec<String> = receiver.addresses()?.iter().map(ToString::to_string).collect();
             eprintln!("kuroshio: video on {}", addresses.join(", "));
-            let report = receiver.run(&stop)?;
+            let mut report = receiver.run(&stop)?;
+            // A window that its user closed is the end that he wanted.
+            report.interrupted &= !closed.is_some_and(|closed| closed.load(Ordering::Acquire));
             match (json, quiet) {
                 // Standard output is the video's.
                 (true, true) => eprintln!("{}", text(&report)?),
@@ -333,14 +344,22 @@ fn sending(args: Send) -> Result<(SendConfig, Source), Failure> {
     Ok((config, source))
 }
 
-fn receiving(args: Recv) -> Result<RecvConfig, Failure> {
+/// What to receive, and with `--display` what tells whether its window was closed.
+fn receiving(args: Recv, stop: &Arc<AtomicBool>) -> Result<(RecvConfig, Option<Closed>), Failure> {
     let (geometry, rate) = (geometry(&args.kind)?, fps(&args.kind.fps)?);
     let half = PicoDuration::from_ns(500_000_000 * u64::from(rate.1) / u64::from(rate.0));
     let wait = time("--wait", args.wait.as_ref())?.unwrap_or(half);
     if wait > PicoDuration::from_secs(10) {
         return Err(Failure::usage(format!("--wait {wait}: up to 10s is valid")));
     }
+    let prepares = prepares(&args.kind.rail, &args.listen)?;
+    let mut closed = None;
     let video: Option<Box<dyn std::io::Write + std::marker::Send>> = match args.out.as_deref() {
+        None if args.display => {
+            let window = Window::open(geometry, rate, Arc::clone(stop))?;
+            closed = Some(window.closed());
+            Some(Box::new(BufWriter::with_capacity(1 << 20, window)))
+        }
         None => None,
         Some(path) if path == "-" => Some(Box::new(BufWriter::with_capacity(1 << 20, std::io::stdout()))),
         Some(path) => {
@@ -349,8 +368,7 @@ fn receiving(args: Recv) -> Result<RecvConfig, Failure> {
             Some(Box::new(BufWriter::with_capacity(1 << 20, file)))
         }
     };
-    let prepares = prepares(&args.kind.rail, &args.listen)?;
-    Ok(RecvConfig {
+    let config = RecvConfig {
         geometry,
         rate,
         listen: args.listen.into_iter().zip(prepares).collect(),
@@ -363,7 +381,8 @@ fn receiving(args: Recv) -> Result<RecvConfig, Failure> {
             snapshot: args.snapshot,
             snapshot_at: args.snapshot_at,
         },
-    })
+    };
+    Ok((config, closed))
 }
 
 fn show_sent(r: &SendReport) -> Result<(), Failure> {
