@@ -215,7 +215,9 @@ until_empty "another MTU"
 clear
 feed 9 600 10
 wire_has 10 "an MTU of 600"
-[ "$(stat largest_pause)" = 618 ] || fail "$(stat largest_pause) bytes is the largest gap frame of an MTU of 600"
+# Of equal parts of each gap.
+{ [ "$(stat largest_pause)" -le 618 ] && [ "$(stat largest_pause)" -gt 500 ]; } ||
+    fail "$(stat largest_pause) bytes is the largest gap frame of an MTU of 600"
 ip -n a link set dev psw0 mtu 1500
 echo 100 >$WIRE/speed
 becomes "wire 100Mbit"

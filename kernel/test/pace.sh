@@ -149,16 +149,17 @@ for root in bare theirs; do
     shows "psp at psw0, in a class of their own" copy 100M "copy-$root"
     cmp /run/data "/run/in/copy-$root" || fail "copy-$root: not what was sent"
     rate_is "cp-$root" 100000000 50
-    [ "$(stat pause_frames)" -gt 1000 ] || fail "cp, $root: $(stat pause_frames) gap frames"
     [ "$(look)" = "$clean" ] || fail "after cp, $root: $(look), not $clean"
     for by in cp clear; do
         copy 500kbps "slow-$root-$by" >/run/slow 2>&1 &
         slow=$!
         tries=0
-        until [ "$(own)" ] && tca class show dev psw0 | grep -q "rate 500Kbit" || [ $tries -ge 2000 ]; do
+        # Its frames are in its class.
+        until tca -s class show dev psw0 | grep -A 6 "rate 500Kbit" | grep -Eq " frames [0-9]{2,} " || [ $tries -ge 2000 ]; do
             tries=$((tries + 1))
             sleep 0.01
         done
+        [ $tries -lt 2000 ] || fail "slow-$root-$by: $(tca -s class show dev psw0), it said $(cat /run/slow)"
         # The last of them is the copy, below the shell and ip, which became it.
         pkill -9 -P $slow || kill -9 $slow
         wait $slow || true

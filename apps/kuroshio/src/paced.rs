@@ -23,8 +23,8 @@ struct Known {
     classes_at: BTreeSet<String>,
 }
 
-/// Classes of psp for routes that have a rate, where psp is loaded and this is root's process; they go with the value. A
-/// class that cannot be made is said, and TCP keeps the pace.
+/// Classes of psp for routes that have a rate, where psp is loaded, this is root's process, and `kuroshio pace apply` has put
+/// no rates in force; they go with the value. A class that cannot be made is said, and TCP keeps the pace.
 pub fn classes(to: &Endpoint, routes: &[Route], dynamic: bool) -> Vec<Temporary> {
     let mode = if dynamic { Mode::Dynamic } else { Mode::Static };
     let mut own: Vec<Own> = Vec::new();
@@ -58,11 +58,7 @@ fn address(to: &Endpoint, route: &Route) -> Option<SocketAddr> {
     text.to_socket_addrs().ok()?.next()
 }
 
-/// Who keeps the rate that a stream from here to an address tells its socket, in words.
-pub fn who(to: IpAddr) -> String {
-    words(active(to))
-}
-
+/// Who keeps the rate that a stream tells its socket, in words.
 fn words(there: Option<(Backend, String)>) -> String {
     match there {
         Some((Backend::Fq, dev)) => format!("fq at {dev}"),

@@ -266,7 +266,9 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
 
 /// What is locked while numbers of classes are chosen: the same for every state file of this network namespace.
 fn numbers_path(state: &Path) -> PathBuf {
-    let mut path = default_path().unwrap_or_else(|| state.to_path_buf()).into_os_string();
+    let mut path = default_path()
+        .unwrap_or_else(|| state.to_path_buf())
+        .into_os_string();
     path.push(".numbers");
     path.into()
 }

@@ -241,6 +241,16 @@ pub(crate) fn shaper_stages(topology: &Topology) -> Vec<Option<usize>> {
         .collect()
 }
 
+/// The shaper of what enters at every port, and of what leaves there, which is where an attached device has its own.
+pub(super) fn shapers_of_ways(topology: &Topology) -> [Vec<Option<usize>>; 2] {
+    let stages = shaper_stages(topology);
+    [false, true].map(|leaves| {
+        let own = topology.ports().zip(&stages);
+        own.map(|((host, _), stage)| stage.filter(|_| host.attached.is_some() == leaves))
+            .collect()
+    })
+}
+
 /// All stages, in the order of their numbers.
 pub(super) fn build(topology: &Topology) -> Vec<Stage> {
     let ports: Vec<_> = topology.ports().map(|(_, p)| p).collect();

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use kuroshio_core::units::{PicoDuration, PicoTime};
 
-use super::stage::{Numbers, drain_stages, shaper_stages};
+use super::stage::{Numbers, drain_stages, shapers_of_ways};
 use crate::topology::Topology;
 
 /// How long a learned address is known after it was last seen.
@@ -54,15 +54,16 @@ pub(super) struct Switches {
 impl Switches {
     pub fn new(topology: &Topology) -> Self {
         let numbers = Numbers::of(topology);
-        let shapers = shaper_stages(topology);
+        let [shapers, leaving] = shapers_of_ways(topology);
         let drains = drain_stages(topology);
         let nodes = topology.routers.len();
         let mut out = vec![Vec::new(); nodes];
         let mut domain: Vec<usize> = (0..nodes).collect();
         let tree = crate::path::tree(topology);
+        let way_out = |port: usize| leaving[port].unwrap_or(numbers.egress(port));
         for (port, (_, p)) in topology.ports().enumerate() {
             if topology.is_switch(p.router) {
-                out[p.router].push(numbers.egress(port));
+                out[p.router].push(way_out(port));
             }
         }
         for (index, link) in topology.links.iter().enumerate().filter(|(i, _)| tree[*i]) {
@@ -76,11 +77,13 @@ impl Switches {
             let others = out[node].iter().copied().filter(|s| *s != own);
             Next::Copies(others.collect())
         };
-        let count = 2 * numbers.ports + numbers.links + shapers.iter().chain(&drains).flatten().count();
-        let mut next = vec![Next::Nothing; count];
+        let mut next = vec![Next::Nothing; numbers.all()];
         for (port, (_, p)) in topology.ports().enumerate() {
             let (own, egress) = (numbers.own_wire(port), numbers.egress(port));
-            let copies = but(p.router, egress);
+            let copies = but(p.router, way_out(port));
+            if let Some(shaper) = leaving[port] {
+                next[shaper] = Next::Stage(egress);
+            }
             match shapers[port] {
                 Some(shaper) => {
                     next[own] = Next::Stage(shaper);
