@@ -178,7 +178,7 @@ pub struct Port {
     pub queue: FrameBytes,
     /// Queue of the router before this port's wire.
     pub egress_queue: FrameBytes,
-    /// Shaper between the host's wire and the router; of an attached device between the switch and the device's wire.
+    /// Shaper between the host's wire and the router; of an attached device behind the switch, in place of its egress wire.
     pub shaper: Option<PortShaper>,
     /// Streams that are shaped apart; the shaper is then their ceiling, and has the queue of all other frames.
     pub streams: Vec<StreamShape>,

@@ -17,7 +17,9 @@ use super::exchange::{Exchange, Handed};
 use super::fill::Fills;
 use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
-use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages, shapers_of_ways};
+use super::stage::{
+    Action, Numbers, Stage, build, drain_stages, entry_shapers, exit_stages, pause, shaper_stages,
+};
 use super::switch::{Next, Switches, Whither};
 use super::tourney::Tourney;
 use super::trace::{Fate, Point, Trace, TraceRecord};
@@ -134,7 +136,7 @@ impl Engine {
     /// The part of a network that thread `own` of the plan has.
     pub fn new(topology: &Topology, plan: &Arc<Plan>, exchange: &Arc<Exchange>, own: usize) -> Self {
         let numbers = Numbers::of(topology);
-        let [shapers, leaving] = shapers_of_ways(topology);
+        let (shapers, exits) = (entry_shapers(topology), exit_stages(topology));
         let drains = drain_stages(topology);
         let mut stages = build(topology);
         for (stage, ahead) in stages.iter_mut().zip(&plan.ahead) {
@@ -146,8 +148,7 @@ impl Engine {
             let mut way = vec![numbers.own_wire(path.from)];
             way.extend(shapers.get(path.from).copied().flatten());
             way.extend(path.links.iter().map(|&l| numbers.link(l)));
-            way.extend(leaving.get(path.to).copied().flatten());
-            way.push(numbers.egress(path.to));
+            way.push(exits.get(path.to).copied().unwrap_or(numbers.egress(path.to)));
             way.extend(drains.get(path.to).copied().flatten());
             if let Some(slot) = table.get_mut(path.from * numbers.ports + path.to) {
                 *slot = u16::try_from(paths.len()).unwrap_or(NO_PATH);
@@ -516,8 +517,8 @@ impl Engine {
             return;
         }
         self.onward(stage, at, len, frame, write);
-        if let Some((port, len, gap)) = self.fills.next_at(stage, &self.pool) {
-            self.fill(stage, port, at, len, gap);
+        if let Some((wire, port, len, gap)) = self.fills.next_at(stage, &self.pool) {
+            self.fill(wire, port, at, len, gap);
         }
     }
 
@@ -639,7 +640,7 @@ fn pause_asked(frame: &[u8]) -> Option<u16> {
 /// The taps by the stages behind which they are: a link's, or of a port what its host sent and what it is given.
 fn mirrors(topology: &Topology, stages: usize) -> Vec<Vec<usize>> {
     let numbers = Numbers::of(topology);
-    let drains = drain_stages(topology);
+    let (drains, exits) = (drain_stages(topology), exit_stages(topology));
     let mut all = vec![Vec::new(); stages];
     for (number, tap) in topology.taps.iter().enumerate() {
         let mut places: Vec<usize> = topology
@@ -649,7 +650,7 @@ fn mirrors(topology: &Topology, stages: usize) -> Vec<Vec<usize>> {
             .collect();
         if let Some(port) = topology.port_number(&tap.at).filter(|_| places.is_empty()) {
             let last = drains.get(port).copied().flatten();
-            places = vec![numbers.own_wire(port), last.unwrap_or(numbers.egress(port))];
+            places = vec![numbers.own_wire(port), last.unwrap_or(exits[port])];
         }
         for place in places {
             if let Some(taps) = all.get_mut(place) {

@@ -8,6 +8,8 @@
 //! they are counted is all that becomes of them. An attached device: they leave by it, one after the other as its wire
 //! gets free, so the card's own clock keeps the distance where the machine is late.
 
+use std::rc::Rc;
+
 use kuroshio_core::pace::{GapPackets, gap_packets_in};
 use kuroshio_core::units::FrameBytes;
 use kuroshio_core::wire::{LineRate, MacAddr, pause_frame};
@@ -23,7 +25,7 @@ struct Fill {
     line: LineRate,
     /// Largest gap frame.
     limit: FrameBytes,
-    /// Of an attached device: its wire, and the gap frames that are to leave before the next frame.
+    /// Of an attached device: the wire of its gap frames, and those that are to leave before the next frame.
     leaves: Option<(usize, Option<GapPackets>)>,
 }
 
@@ -69,11 +71,14 @@ impl Fills {
         Some((fill.port, gaps?))
     }
 
-    /// A wire got free: the gap frame that is to leave by it now, with its port.
-    pub fn next_at(&mut self, wire: usize, pool: &std::rc::Rc<Pool>) -> Option<(usize, FrameBytes, Frame)> {
-        let of_wire = |f: &&mut Fill| f.leaves.as_ref().is_some_and(|(own, _)| *own == wire);
-        let fill = self.0.iter_mut().find(of_wire)?;
-        let (_, left) = fill.leaves.as_mut()?;
+    /// A frame or a gap frame has left `stage`: the gap frame that is to leave behind it, with its wire and its port.
+    pub fn next_at(&mut self, stage: usize, pool: &Rc<Pool>) -> Option<(usize, usize, FrameBytes, Frame)> {
+        let own = |f: &&mut Fill| {
+            let wire = f.leaves.as_ref().map(|(wire, _)| *wire);
+            wire.is_some_and(|wire| stage == wire || stage == f.stage)
+        };
+        let fill = self.0.iter_mut().find(own)?;
+        let (wire, left) = fill.leaves.as_mut()?;
         let len = left.as_mut()?.next()?;
         let bytes = usize::try_from(len.get().saturating_sub(FCS)).ok()?;
         let mut frame = pool.take(bytes)?;
@@ -85,6 +90,6 @@ impl Fills {
         front.copy_from_slice(head.get(..front.len())?);
         zeros.fill(0);
         frame.set_len(bytes);
-        Some((fill.port, len, frame))
+        Some((*wire, fill.port, len, frame))
     }
 }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use kuroshio_core::units::{PicoDuration, PicoTime};
 
-use super::stage::{Numbers, drain_stages, shapers_of_ways};
+use super::stage::{Numbers, drain_stages, entry_shapers, exit_stages};
 use crate::topology::Topology;
 
 /// How long a learned address is known after it was last seen.
@@ -54,16 +54,15 @@ pub(super) struct Switches {
 impl Switches {
     pub fn new(topology: &Topology) -> Self {
         let numbers = Numbers::of(topology);
-        let [shapers, leaving] = shapers_of_ways(topology);
+        let (shapers, exits) = (entry_shapers(topology), exit_stages(topology));
         let drains = drain_stages(topology);
         let nodes = topology.routers.len();
         let mut out = vec![Vec::new(); nodes];
         let mut domain: Vec<usize> = (0..nodes).collect();
         let tree = crate::path::tree(topology);
-        let way_out = |port: usize| leaving[port].unwrap_or(numbers.egress(port));
         for (port, (_, p)) in topology.ports().enumerate() {
             if topology.is_switch(p.router) {
-                out[p.router].push(way_out(port));
+                out[p.router].push(exits[port]);
             }
         }
         for (index, link) in topology.links.iter().enumerate().filter(|(i, _)| tree[*i]) {
@@ -80,10 +79,8 @@ impl Switches {
         let mut next = vec![Next::Nothing; numbers.all()];
         for (port, (_, p)) in topology.ports().enumerate() {
             let (own, egress) = (numbers.own_wire(port), numbers.egress(port));
-            let copies = but(p.router, way_out(port));
-            if let Some(shaper) = leaving[port] {
-                next[shaper] = Next::Stage(egress);
-            }
+            let copies = but(p.router, exits[port]);
+            next[exits[port]] = Next::Leave(port);
             match shapers[port] {
                 Some(shaper) => {
                     next[own] = Next::Stage(shaper);
