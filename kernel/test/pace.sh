@@ -128,13 +128,14 @@ done
 export XDG_STATE_HOME=/run/state XDG_CONFIG_HOME=/run/config
 mkdir -p /run/in
 head -c 3M /dev/urandom >/run/data
-ip netns exec b "$KUROSHIO" serve --insecure-anywhere --root /run/in --listen 10.0.0.2:7420 >/run/serve 2>&1 &
+ip netns exec b "$KUROSHIO" serve --insecure --insecure-anywhere --root /run/in --listen 10.0.0.2:7420 >/run/serve 2>&1 &
 servers="$servers $!"
 tries=0
-until ip netns exec b ss -Hltn "sport = :7420" | grep -q . || [ $tries -ge 3000 ]; do
+until ip netns exec b ss -Hltn "sport = :7420" | grep -q . || [ $tries -ge 200 ]; do
     tries=$((tries + 1))
-    sleep 0.01
+    sleep 0.05
 done
+[ $tries -lt 200 ] || { fail "no service: $(cat /run/serve)"; exit 1; }
 copy() { # copy RATE NAME
     a "$KUROSHIO" cp --json -q --insecure --streams 2 --congestion cubic --rate "$1" /run/data "http://10.0.0.2:7420/$2"
 }
@@ -155,11 +156,11 @@ for root in bare theirs; do
         slow=$!
         tries=0
         # Its frames are in its class.
-        until tca -s class show dev psw0 | grep -A 6 "rate 500Kbit" | grep -Eq " frames [0-9]{2,} " || [ $tries -ge 2000 ]; do
+        until tca -s class show dev psw0 | grep -A 6 "rate 500Kbit" | grep -Eq " frames [0-9]{2,} " || [ $tries -ge 200 ]; do
             tries=$((tries + 1))
-            sleep 0.01
+            sleep 0.05
         done
-        [ $tries -lt 2000 ] || fail "slow-$root-$by: $(tca -s class show dev psw0), it said $(cat /run/slow)"
+        [ $tries -lt 200 ] || fail "slow-$root-$by: $(tca -s class show dev psw0), it said $(cat /run/slow)"
         # The last of them is the copy, below the shell and ip, which became it.
         pkill -9 -P $slow || kill -9 $slow
         wait $slow || true
