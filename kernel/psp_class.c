@@ -153,7 +153,7 @@ static int psp_change_class(struct Qdisc *sch, struct psp_cl *cl, u32 parentid, 
 	psp_grant(sch, cl, wish);
 	sch_tree_unlock(sch);
 	/* A class that is not paced any more does not wait for the timer that was set for it. */
-	__netif_schedule(qdisc_root_sleeping(sch));
+	psp_run(sch);
 	return 0;
 }
 
@@ -317,6 +317,11 @@ static int psp_graft(struct Qdisc *sch, unsigned long arg, struct Qdisc *new, st
 	}
 	/* Empties the old one, which puts the class to sleep (psp_qlen_notify). */
 	*old = qdisc_replace(sch, new, &cl->qdisc);
+	/* The new one has frames already where it was another class's before. */
+	sch_tree_lock(sch);
+	psp_activate(sch, cl);
+	sch_tree_unlock(sch);
+	psp_run(sch);
 	return 0;
 }
 
@@ -325,14 +330,18 @@ static struct Qdisc *psp_leaf(struct Qdisc *sch, unsigned long arg)
 	return ((struct psp_cl *)arg)->qdisc;
 }
 
-/* Under the root lock: the class's qdisc became empty by itself. May be told more than once. */
+/*
+ * Under the root lock: the class's qdisc became empty by itself. May be told more than once, and of a qdisc that is the
+ * class's no more, or whose class is gone.
+ */
 static void psp_qlen_notify(struct Qdisc *sch, unsigned long arg)
 {
 	struct psp_data *q = qdisc_priv(sch);
 	/* The direct class has no number by which psp_search could find it. */
 	struct psp_cl *cl = arg ? (struct psp_cl *)arg : q->direct;
 
-	psp_sleep(&q->sched, &cl->engine);
+	if (!cl->qdisc || !cl->qdisc->q.qlen)
+		psp_sleep(&q->sched, &cl->engine);
 }
 
 static unsigned long psp_search(struct Qdisc *sch, u32 classid)

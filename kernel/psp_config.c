@@ -5,6 +5,10 @@
  *	gap	root qdisc of an Ethernet device of known speed whose MTU is 150 at least
  *	timer	everything else
  *	auto	gap where that can be and the device is hardware that sends no PAUSE frames of its own; else timer
+ *
+ * Speed, MTU and address of a device change while it is used, and a link that comes up late has told no speed before:
+ * the plan is made again then. `gap` that cannot be is refused where it is asked for; where it cannot be any more, the
+ * timer paces, and says why.
  */
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
@@ -203,6 +207,9 @@ static void psp_apply(struct Qdisc *sch, const struct psp_plan *plan, struct sk_
 		ps_per_byte = PSP_PS_PER_BYTE_MIN;
 	ring_ps = PSP_RING_MAX * psp_wire_bytes(plan->gap_limit) * ps_per_byte;
 	sch_tree_lock(sch);
+	/* With the timer the wire was idle up to now. */
+	if (plan->gap && !q->gap)
+		psp_resync(&q->sched, psp_now_ps(q));
 	q->default_minor = plan->default_minor;
 	q->pace = plan->pace;
 	q->phy_bps = plan->phy_bps;
@@ -220,10 +227,22 @@ static void psp_apply(struct Qdisc *sch, const struct psp_plan *plan, struct sk_
 	sch_tree_unlock(sch);
 }
 
+/* What follows from what is asked for and from the device as it is now. */
+static void psp_make_plan(struct Qdisc *sch, struct psp_plan *plan)
+{
+	struct net_device *dev = qdisc_dev(sch);
+
+	plan->wire_bps = plan->phy_bps ? plan->phy_bps : psp_device_bps(dev);
+	if (!psp_ps_per_byte(plan->wire_bps))
+		plan->wire_bps = 0;
+	plan->gap_limit = max_t(u32, min_t(u32, dev->mtu, PSP_GAP_MTU_MAX) + PSP_MTU_TO_FRAME, PSP_GAP_LIMIT_MIN);
+	plan->why = plan->pace == PSP_PACE_TIMER ? PSP_WHY_ASKED : psp_why_not_gap(sch, plan);
+	plan->gap = plan->pace != PSP_PACE_TIMER && plan->why == PSP_WHY_ASKED;
+}
+
 /* At creation and at each change: nothing is changed where anything is refused. */
 int psp_configure(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
-	struct net_device *dev = qdisc_dev(sch);
 	struct psp_data *q = qdisc_priv(sch);
 	struct psp_plan plan = {
 		.default_minor = q->default_minor,
@@ -236,18 +255,11 @@ int psp_configure(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack 
 	err = psp_read_options(sch, opt, &plan, extack);
 	if (err)
 		return err;
-	plan.wire_bps = plan.phy_bps ? plan.phy_bps : psp_device_bps(dev);
-	if (!psp_ps_per_byte(plan.wire_bps))
-		plan.wire_bps = 0;
-	plan.gap_limit = max_t(u32, min_t(u32, dev->mtu, PSP_GAP_MTU_MAX) + PSP_MTU_TO_FRAME, PSP_GAP_LIMIT_MIN);
-	if (plan.pace != PSP_PACE_TIMER) {
-		plan.why = psp_why_not_gap(sch, &plan);
-		plan.gap = plan.why == PSP_WHY_ASKED;
-		if (plan.pace == PSP_PACE_GAP && !plan.gap)
-			return psp_refuse_gap(plan.why, extack);
-	}
+	psp_make_plan(sch, &plan);
+	if (plan.pace == PSP_PACE_GAP && !plan.gap)
+		return psp_refuse_gap(plan.why, extack);
 	if (plan.gap) {
-		gap_skb = psp_build_gap(dev, plan.gap_limit);
+		gap_skb = psp_build_gap(qdisc_dev(sch), plan.gap_limit);
 		if (!gap_skb)
 			return -ENOMEM;
 	}
@@ -255,6 +267,55 @@ int psp_configure(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack 
 	kfree_skb(gap_skb);
 	return 0;
 }
+
+/* The device is another one than before. */
+static void psp_follow(struct Qdisc *sch)
+{
+	struct psp_data *q = qdisc_priv(sch);
+	struct psp_plan plan = {
+		.default_minor = q->default_minor,
+		.pace = q->pace,
+		.phy_bps = q->phy_bps,
+	};
+	struct sk_buff *gap_skb = NULL;
+
+	psp_make_plan(sch, &plan);
+	/* It did not block, and its speed is no other now. */
+	if (plan.gap && q->why == PSP_WHY_RUNAWAY && plan.wire_bps == q->wire_bps) {
+		plan.gap = false;
+		plan.why = PSP_WHY_RUNAWAY;
+	}
+	/* Without memory the timer paces: the old gap frames may be too large for the device. */
+	if (plan.gap) {
+		gap_skb = psp_build_gap(qdisc_dev(sch), plan.gap_limit);
+		plan.gap = gap_skb;
+	}
+	psp_apply(sch, &plan, &gap_skb);
+	kfree_skb(gap_skb);
+	psp_run(sch);
+}
+
+/* Called under the RTNL lock, as everything that changes psp_all. */
+static int psp_device_event(struct notifier_block *block, unsigned long event, void *info)
+{
+	struct net_device *dev = netdev_notifier_info_to_dev(info);
+	struct psp_data *q;
+
+	switch (event) {
+	case NETDEV_UP:
+	case NETDEV_CHANGE:
+	case NETDEV_CHANGEMTU:
+	case NETDEV_CHANGEADDR:
+		list_for_each_entry(q, &psp_all, all)
+			if (qdisc_dev(q->watchdog.qdisc) == dev)
+				psp_follow(q->watchdog.qdisc);
+	}
+	return NOTIFY_DONE;
+}
+
+struct notifier_block psp_device_notifier = {
+	.notifier_call = psp_device_event,
+};
 
 int psp_dump(struct Qdisc *sch, struct sk_buff *skb)
 {

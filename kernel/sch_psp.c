@@ -25,6 +25,8 @@
 #endif
 #include "sch_psp.h"
 
+LIST_HEAD(psp_all);
+
 u64 psp_now_ps(const struct psp_data *q)
 {
 	return psp_ns_to_ps(ktime_get_ns() - q->epoch_ns);
@@ -411,13 +413,21 @@ static void psp_reset(struct Qdisc *sch)
 	qdisc_watchdog_cancel(&q->watchdog);
 }
 
+/*
+ * What waits for a timer may go by other rules now. Under the RTNL lock. Not qdisc_root_sleeping: that of a device that is
+ * down may be freed before its turn comes.
+ */
+void psp_run(const struct Qdisc *sch)
+{
+	__netif_schedule(qdisc_root(sch));
+}
+
 static int psp_change(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
 	int err = psp_configure(sch, opt, extack);
 
-	/* What waits for a timer may go by other rules now. */
 	if (!err)
-		__netif_schedule(qdisc_root_sleeping(sch));
+		psp_run(sch);
 	return err;
 }
 
@@ -428,6 +438,7 @@ static int psp_init_qdisc(struct Qdisc *sch, struct nlattr *opt, struct netlink_
 	int err;
 
 	qdisc_watchdog_init(&q->watchdog, sch);
+	INIT_LIST_HEAD(&q->all);
 	q->epoch_ns = ktime_get_ns();
 	psp_init(&q->sched, PSP_PS_PER_BYTE_MIN, PSP_GAP_LIMIT_MIN);
 	err = tcf_block_get(&q->block, &q->filter_list, sch, extack);
@@ -442,7 +453,11 @@ static int psp_init_qdisc(struct Qdisc *sch, struct nlattr *opt, struct netlink_
 		q->direct = NULL;
 		return err;
 	}
-	return psp_configure(sch, opt, extack);
+	err = psp_configure(sch, opt, extack);
+	if (err)
+		return err;
+	list_add(&q->all, &psp_all);
+	return 0;
 }
 
 static void psp_destroy(struct Qdisc *sch)
@@ -452,6 +467,7 @@ static void psp_destroy(struct Qdisc *sch)
 	struct psp_cl *cl;
 	unsigned int i;
 
+	list_del(&q->all);
 	qdisc_watchdog_cancel(&q->watchdog);
 	/* Filters hold classes: they go first. */
 	tcf_block_put(q->block);
@@ -499,12 +515,20 @@ static struct Qdisc_ops psp_ops __read_mostly = {
 
 static int __init psp_module_init(void)
 {
-	return register_qdisc(&psp_ops);
+	int err = register_netdevice_notifier(&psp_device_notifier);
+
+	if (err)
+		return err;
+	err = register_qdisc(&psp_ops);
+	if (err)
+		unregister_netdevice_notifier(&psp_device_notifier);
+	return err;
 }
 
 static void __exit psp_module_exit(void)
 {
 	unregister_qdisc(&psp_ops);
+	unregister_netdevice_notifier(&psp_device_notifier);
 }
 
 module_init(psp_module_init)

@@ -51,6 +51,7 @@ struct psp_data {
 	bool stalled;			/* a class has frames that its qdisc would not show */
 	struct sk_buff *gap_skb;	/* a PAUSE frame of the largest size; each gap is a clone, cut to size */
 	struct qdisc_watchdog watchdog;
+	struct list_head all;		/* in psp_all, once it is configured */
 
 	struct psp_cl *direct;		/* for what belongs to no class */
 	struct Qdisc_class_hash classes;
@@ -69,6 +70,9 @@ struct psp_data {
 /* sch_psp.c */
 u64 psp_now_ps(const struct psp_data *q);
 void psp_activate(struct Qdisc *sch, struct psp_cl *cl);
+void psp_run(const struct Qdisc *sch);
+/* Every qdisc of this kind, under the RTNL lock. */
+extern struct list_head psp_all;
 
 /* psp_class.c */
 extern const struct Qdisc_class_ops psp_class_ops;
@@ -77,6 +81,7 @@ struct psp_cl *psp_class_new(struct Qdisc *sch, u32 classid, struct netlink_ext_
 void psp_class_free(struct psp_cl *cl);
 
 /* psp_config.c */
+extern struct notifier_block psp_device_notifier;
 int psp_parse(struct nlattr *tb[TCA_PSP_MAX + 1], const struct nlattr *opt, struct netlink_ext_ack *extack);
 int psp_configure(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack);
 int psp_dump(struct Qdisc *sch, struct sk_buff *skb);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 # In the guest: edges.sh BUILD. The rare ways of a frame: actions that take it, superframes that cannot be cut or of which
-# a part finds room, leaf qdiscs that hold, double or throw away, psp below another qdisc, changes while frames wait.
+# a part finds room, leaf qdiscs that hold, double or throw away, psp below another qdisc, changes while frames wait, a
+# device that changes its MTU, its speed or its link.
 # Counts have to be right at every end: what a parent believes to wait below it is there.
 set -eu
 BUILD=$1
@@ -156,6 +157,85 @@ tca class del dev psw0 classid 1:11
 clear
 feed 9 1518 5
 wire_has 5 "a class again"
+tca qdisc del dev psw0 root
+
+# A leaf of two classes outlives the first of them. When it is emptied then, that class is told, which is gone: what waits
+# in no class must not be taken for it.
+to() { tca filter "$1" dev psw0 parent 1: protocol ip pref 1 u32 match ip dport 80 0xffff classid "$2"; }
+tca qdisc add dev psw0 root handle 1: psp pace gap
+tca class add dev psw0 parent 1: classid 1:1 psp rate 100mbit
+tca class add dev psw0 parent 1: classid 1:2 psp rate 100mbit
+tca qdisc add dev psw0 parent 1:1 handle 10: pfifo limit 100
+if tca qdisc replace dev psw0 parent 1:2 handle 10: pfifo 2>/run/twice; then
+    clear
+    hold 1
+    to add 1:1
+    feed 80 1518 5
+    tca filter del dev psw0 parent 1: pref 1
+    feed 9 1518 4
+    waits "psp 1:" 9p "a leaf of two classes"
+    tca class del dev psw0 classid 1:1
+    waits "psp 1:" 4p "the first of its classes is gone"
+    to add 1:2
+    feed 80 1518 3
+    tca qdisc del dev psw0 parent 1:2
+    waits "psp 1:" 4p "the second has another leaf"
+    hold 0
+    wire_has 4 "a leaf of two classes"
+else
+    echo "edges: no leaf of two classes here: $(head -n 1 /run/twice)"
+fi
+tca qdisc del dev psw0 root
+
+# Gap frames follow the device: the distances of a class of 10 Mbps are right to the byte before and after.
+spaced() { # spaced COUNT PS_OFF WHAT: frames of 1518 bytes, 1,214,400,000 ps from start to start
+    clear
+    feed 9 1518 "$1"
+    wire_has "$1" "$3"
+    awk -v off="$2" 'NR > 1 { d = $1 - last - 1214400000; if (d > off || d < -off) { print d " ps off"; bad = 1 } } { last = $1 }
+        END { exit bad }' $WIRE/log || fail "$3: the distances"
+}
+becomes() { # becomes TEXT: of the qdisc, soon
+    tries=0
+    until tca -d qdisc show dev psw0 | grep -qF "$1"; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || { fail "$(tca -d qdisc show dev psw0), not $1"; return; }
+        sleep 0.02
+    done
+}
+tca qdisc add dev psw0 root handle 1: psp default 1 pace gap
+tca class add dev psw0 parent 1: classid 1:1 psp rate 10mbit
+spaced 10 8000 "1 Gbps"
+[ "$(stat largest_pause)" -gt 1000 ] || fail "$(stat largest_pause) bytes is the largest gap frame of an MTU of 1500"
+clear
+feed 9 600 20
+until_frames 2
+ip -n a link set dev psw0 mtu 600
+until_empty "another MTU"
+clear
+feed 9 600 10
+wire_has 10 "an MTU of 600"
+# Of equal parts of each gap.
+{ [ "$(stat largest_pause)" -le 618 ] && [ "$(stat largest_pause)" -gt 500 ]; } ||
+    fail "$(stat largest_pause) bytes is the largest gap frame of an MTU of 600"
+ip -n a link set dev psw0 mtu 1500
+echo 100 >$WIRE/speed
+becomes "wire 100Mbit"
+spaced 10 80000 "100 Mbps"
+echo 1000 >$WIRE/speed
+becomes "wire 1Gbit"
+spaced 10 8000 "1 Gbps again"
+ip -n b link set dev psw1 down
+becomes "pace gap (timer: speed unknown)"
+ip -n b link set dev psw1 up
+becomes "pace gap wire 1Gbit"
+ip -n a neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev psw0 nud permanent
+spaced 10 8000 "a link that came back"
+# An MTU too small for gap frames: the timer, until it is larger again.
+ip -n a link set dev psw0 mtu 149
+becomes "pace gap (timer: MTU below 150)"
+ip -n a link set dev psw0 mtu 1500
+becomes "pace gap wire 1Gbit"
 tca qdisc del dev psw0 root
 
 wire_down

@@ -123,6 +123,60 @@ for root in theirs ours; do
     [ "$(look)" = "$clean" ] || fail "after $root: $(look), not $clean"
 done
 
+# `kuroshio cp` makes a class for its own streams where psp is loaded: not at an interface with the kernel's own qdisc before
+# (bare), and at somebody's psp (theirs). It goes with the copy, and after a kill -9 with the next one, or with `pace clear`.
+export XDG_STATE_HOME=/run/state XDG_CONFIG_HOME=/run/config
+mkdir -p /run/in
+head -c 3M /dev/urandom >/run/data
+ip netns exec b "$KUROSHIO" serve --insecure --insecure-anywhere --root /run/in --listen 10.0.0.2:7420 >/run/serve 2>&1 &
+servers="$servers $!"
+tries=0
+until ip netns exec b ss -Hltn "sport = :7420" | grep -q . || [ $tries -ge 200 ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
+[ $tries -lt 200 ] || { fail "no service: $(cat /run/serve)"; exit 1; }
+copy() { # copy RATE NAME
+    a "$KUROSHIO" cp --json -q --insecure --streams 2 --congestion cubic --rate "$1" /run/data "http://10.0.0.2:7420/$2"
+}
+own() { ls /run/kuroshio/pace-*-own-*.json 2>/dev/null; }
+for root in bare theirs; do
+    if [ $root = theirs ]; then
+        tca qdisc add dev psw0 root handle 7: psp default 1
+        tca class add dev psw0 parent 7: classid 7:1 psp rate 900mbit
+    fi
+    clean=$(look)
+    echo 1 >$WIRE/clear
+    shows "psp at psw0, in a class of their own" copy 100M "copy-$root"
+    cmp /run/data "/run/in/copy-$root" || fail "copy-$root: not what was sent"
+    rate_is "cp-$root" 100000000 50
+    [ "$(look)" = "$clean" ] || fail "after cp, $root: $(look), not $clean"
+    for by in cp clear; do
+        copy 500kbps "slow-$root-$by" >/run/slow 2>&1 &
+        slow=$!
+        tries=0
+        # Its frames are in its class.
+        until tca -s class show dev psw0 | grep -A 6 "rate 500Kbit" | grep -Eq " frames [0-9]{2,} " || [ $tries -ge 200 ]; do
+            tries=$((tries + 1))
+            sleep 0.05
+        done
+        [ $tries -lt 200 ] || fail "slow-$root-$by: $(tca -s class show dev psw0), it said $(cat /run/slow)"
+        # The last of them is the copy, below the shell and ip, which became it.
+        pkill -9 -P $slow || kill -9 $slow
+        wait $slow || true
+        [ "$(own)" ] || fail "killed, $root: no state file; it said $(cat /run/slow)"
+        [ "$(look)" = "$clean" ] && fail "killed, $root: the class went by itself"
+        if [ $by = cp ]; then
+            copy 100M "next-$root" >/run/next 2>&1 || fail "the next copy: $(cat /run/next)"
+        else
+            taken a "$KUROSHIO" pace clear
+        fi
+        [ -z "$(own)" ] || fail "$by, $root: $(own) is left"
+        [ "$(look)" = "$clean" ] || fail "$by, $root: $(look), not $clean"
+    done
+done
+echo "pace: cp made classes of its own and took them back, also after kill -9"
+
 for pid in $servers; do kill "$pid"; done
 wait
 servers=

@@ -13,9 +13,11 @@
  * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096), bql (byte queue
  * limits: the driver tells the kernel what it took and what has left, and the kernel stops the queue before the ring is
  * full), tell_ns (1000 to 10000000: a card tells of sent frames in groups, so far apart).
- * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold}: what left psw0. log: "start_ps frame_bytes" of each frame but
+ * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold,speed}: what left psw0. log: "start_ps frame_bytes" of each frame but
  * PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were full, 0 lets it
- * go: a test that wants frames to wait from the first one on fills the qdisc first.
+ * go: a test that wants frames to wait from the first one on fills the qdisc first. Mbit/s in speed: the wire has that
+ * speed from now on, and the devices say that their link has changed, as after a negotiation. Without a link none is
+ * told.
  */
 #include <linux/debugfs.h>
 #include <linux/etherdevice.h>
@@ -67,6 +69,7 @@ struct side {
 	struct stamp *log;
 	u32 logged;
 	u64 frames, bytes, pauses, pause_bytes, lost_stamps, stops, holes;
+	u32 largest_pause;
 };
 
 static u64 epoch_ns, ps_per_byte;
@@ -91,6 +94,7 @@ static void note(struct side *s, const struct sk_buff *skb, u32 bytes, u64 start
 	if (is_pause(skb)) {
 		s->pauses++;
 		s->pause_bytes += bytes;
+		s->largest_pause = max(s->largest_pause, bytes);
 		return;
 	}
 	s->frames++;
@@ -252,7 +256,7 @@ static const struct net_device_ops wire_ops = {
 
 static int wire_settings(struct net_device *dev, struct ethtool_link_ksettings *settings)
 {
-	settings->base.speed = speed_mbps;
+	settings->base.speed = netif_carrier_ok(dev) ? speed_mbps : SPEED_UNKNOWN;
 	settings->base.duplex = DUPLEX_FULL;
 	settings->base.autoneg = AUTONEG_DISABLE;
 	return 0;
@@ -281,7 +285,8 @@ static int stats_show(struct seq_file *file, void *unused)
 	spin_lock_bh(&s->lock);
 	seq_printf(file, "frames %llu\nbytes %llu\npause_frames %llu\npause_bytes %llu\nlost_stamps %llu\n",
 		   s->frames, s->bytes, s->pauses, s->pause_bytes, s->lost_stamps);
-	seq_printf(file, "queue_stops %llu\nholes %llu\nring_used %u\n", s->stops, s->holes, s->used);
+	seq_printf(file, "queue_stops %llu\nholes %llu\nring_used %u\nlargest_pause %u\n",
+		   s->stops, s->holes, s->used, s->largest_pause);
 	spin_unlock_bh(&s->lock);
 	return 0;
 }
@@ -297,6 +302,7 @@ static ssize_t clear_write(struct file *file, const char __user *text, size_t le
 	s->bytes = 0;
 	s->pauses = 0;
 	s->pause_bytes = 0;
+	s->largest_pause = 0;
 	s->lost_stamps = 0;
 	s->stops = 0;
 	s->holes = 0;
@@ -326,6 +332,38 @@ static const struct file_operations hold_fops = {
 	.owner	= THIS_MODULE,
 	.open	= simple_open,
 	.write	= hold_write,
+};
+
+static bool speed_is_valid(unsigned int mbps)
+{
+	return mbps >= 10 && mbps <= 800000 && 8000000 % mbps == 0;
+}
+
+static ssize_t speed_write(struct file *file, const char __user *text, size_t len, loff_t *at)
+{
+	unsigned int mbps;
+	int err = kstrtouint_from_user(text, len, 10, &mbps);
+	int i;
+
+	if (err)
+		return err;
+	if (!speed_is_valid(mbps))
+		return -EINVAL;
+	speed_mbps = mbps;
+	ps_per_byte = 8000000 / mbps;
+	for (i = 0; i < 2; i++) {
+		if (!netif_carrier_ok(devices[i]))
+			continue;
+		netif_carrier_off(devices[i]);
+		netif_carrier_on(devices[i]);
+	}
+	return len;
+}
+
+static const struct file_operations speed_fops = {
+	.owner	= THIS_MODULE,
+	.open	= simple_open,
+	.write	= speed_write,
 };
 
 static const struct file_operations clear_fops = {
@@ -383,14 +421,14 @@ static void add_files(struct net_device *dev)
 	debugfs_create_file("stats", 0400, s->folder, s, &stats_fops);
 	debugfs_create_file("hold", 0200, s->folder, s, &hold_fops);
 	debugfs_create_file("clear", 0200, s->folder, s, &clear_fops);
+	debugfs_create_file("speed", 0200, s->folder, s, &speed_fops);
 }
 
 static int __init wire_module_init(void)
 {
 	int err = -ENOMEM;
 
-	if (speed_mbps < 10 || speed_mbps > 800000 || 8000000 % speed_mbps || ring < 8 || ring > 4096 ||
-	    tell_ns < 1000 || tell_ns > 10000000) {
+	if (!speed_is_valid(speed_mbps) || ring < 8 || ring > 4096 || tell_ns < 1000 || tell_ns > 10000000) {
 		pr_err("pspwire: speed_mbps is 10 to 800000 and divides 8000000, ring is 8 to 4096, tell_ns 1000 to 10000000\n");
 		return -EINVAL;
 	}

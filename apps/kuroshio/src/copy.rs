@@ -27,7 +27,7 @@ use kuroshio_transfer::{
 
 use crate::error::{EXIT_FAILED, Failure};
 use crate::local::{self, Destination};
-use crate::paced::{Noting, PacedBy};
+use crate::paced::{Noting, PacedBy, classes};
 use crate::place::Place;
 use crate::progress::{DRAW_EVERY, Display, rate};
 use crate::verb::serve::host_name;
@@ -269,7 +269,14 @@ impl Ways {
         } else {
             pacer
         };
+        // A lease changes its rate, a class does not.
+        let own = if plan_service.is_some() || self.options.dry_run {
+            Vec::new()
+        } else {
+            classes(to, &self.routes, self.dynamic)
+        };
         let by = self.shown.paced_by.clone();
+        by.has_classes(&own);
         let pacer = Noting { inner, by };
         self.watched(|| (), |progress| push(to, job, progress, &pacer))
     }

@@ -13,7 +13,7 @@ use crate::PaceError;
 use crate::backend::{Backend, Choice, Found, Wish, cgroup_root, choose, find};
 use crate::program::{self, Ids, Loaded, Told};
 use crate::rule::{Rule, check_all};
-use crate::state::{Lock, State, StateError, Step};
+use crate::state::{Lock, State, StateError, Step, default_path};
 use crate::tc::{Qdisc, Tc, code, filters};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -24,8 +24,10 @@ use std::path::{Path, PathBuf};
 const HANDLE: u32 = 0x4b50_0000;
 /// Classes of ours begin here, beyond what people write by hand.
 const FIRST_CLASS: u32 = 0x4b01;
-/// Preferences of our filters begin here.
-const FIRST_PREFERENCE: u16 = 0x4b01;
+/// Most classes that a psp has: beyond, no number is looked for.
+const MAX_CLASSES: u32 = 256;
+/// Preferences of our filters begin here: two for each class, one of each family.
+const FIRST_PREFERENCE: u32 = 0x4b01;
 
 /// What is to be put in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,8 +200,17 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
     let (dev, index, handle, ours) = root(making, &mut tc, "psp", found)?;
     let at = index.cast_signed();
     let rules = making.state.rules.clone();
-    let mut preference = FIRST_PREFERENCE;
-    let class_of = |number: usize| handle | (FIRST_CLASS + number as u32);
+    // One process at a time: numbers that are free stay so.
+    let _numbers = Lock::take_soon(&numbers_path(making.path)).map_err(|e| {
+        let e = io::Error::other(e.to_string());
+        (format!("class numbers at {dev}"), e)
+    })?;
+    let first = if ours {
+        FIRST_CLASS
+    } else {
+        free_classes(&mut tc, at, handle, rules.len())?
+    };
+    let class_of = |number: usize| handle | (first + number as u32);
     for (number, rule) in rules.iter().enumerate() {
         let classid = class_of(number);
         let make = |tc: &mut Tc| tc.add_class(at, handle, classid, rule);
@@ -224,7 +235,10 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
         if rule.cgroup.is_some() {
             continue;
         }
-        for filter in filters(rule) {
+        let preferences = FIRST_PREFERENCE + 2 * (classid - (handle | FIRST_CLASS))..;
+        for (filter, preference) in filters(rule).into_iter().zip(preferences) {
+            // 256 classes of two each end below 2^16.
+            let preference = preference as u16;
             let make = |tc: &mut Tc| tc.add_filter(at, handle, preference, classid, &filter);
             if ours {
                 make(&mut tc).map_err(|e| (format!("filter of the rule {rule}"), e))?;
@@ -238,7 +252,6 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
                 };
                 making.step(step, || make(&mut tc))?;
             }
-            preference += 1;
         }
     }
     sockets(
@@ -249,6 +262,26 @@ fn psp(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {
         },
         true,
     )
+}
+
+/// What is locked while numbers of classes are chosen: the same for every state file of this network namespace.
+fn numbers_path(state: &Path) -> PathBuf {
+    let mut path = default_path()
+        .unwrap_or_else(|| state.to_path_buf())
+        .into_os_string();
+    path.push(".numbers");
+    path.into()
+}
+
+/// The first of so many numbers in a row that somebody's psp has no classes of, from ours on.
+fn free_classes(tc: &mut Tc, at: i32, handle: u32, count: usize) -> Result<u32, Failed> {
+    let there = tc
+        .classes(at)
+        .map_err(|e| ("reading the classes".to_owned(), e))?;
+    let free = |first: &u32| (0..count as u32).all(|n| !there.contains(&(handle | (first + n))));
+    (FIRST_CLASS..FIRST_CLASS + MAX_CLASSES)
+        .find(free)
+        .ok_or_else(|| ("class numbers".to_owned(), io::ErrorKind::AlreadyExists.into()))
 }
 
 fn fq(making: &mut Making<'_>, found: &Found) -> Result<(), Failed> {

@@ -286,6 +286,11 @@ fn module_is_loaded(kind: &str) -> bool {
     names.iter().any(is)
 }
 
+/// Whether the module of psp is loaded.
+pub(crate) fn psp_is_loaded() -> bool {
+    module_is_loaded("psp")
+}
+
 fn tcp_presence() -> Presence {
     if !rustix::process::geteuid().is_root() {
         return Presence::Missing("a BPF program on a control group takes root".into());

@@ -14,7 +14,8 @@
 //!
 //! Destinations reach `psp` by `u32` filters, which see every packet; a process group (cgroup) and everything of
 //! `fq` and `tcp` goes by a BPF program (`bpf/pace.bpf.c`) that sets the options of TCP sockets as they connect.
-//! A back end that was asked for and is not there is an error; none is silently replaced.
+//! A back end that was asked for and is not there is an error; none is silently replaced. A program that paces its own
+//! streams gets classes of psp that go with it ([`Temporary`]).
 
 mod apply;
 mod backend;
@@ -23,11 +24,13 @@ mod rule;
 mod state;
 mod sys;
 mod tc;
+mod temporary;
 
 pub use apply::{Applied, InForce, Request, Shown, apply, clear, show};
 pub use backend::{Backend, Choice, Found, Presence, Wish, active, choose, find};
 pub use rule::{MAX_RULES, MAX_TOML_BYTES, Mode, Prefix, RATE_MAX_BPS, RATE_MIN_BPS, Rule, rules_from_toml};
 pub use state::{StateError, Step, default_path};
+pub use temporary::{Own, Temporary, clear_left_behind};
 
 /// Why rates could not be put in force, shown or taken back.
 #[derive(Debug, thiserror::Error)]

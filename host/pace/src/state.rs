@@ -16,10 +16,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Largest state file that is read, bytes.
 const MAX_STATE_BYTES: u64 = 1 << 20;
 const VERSION: u32 = 1;
+/// How long a lock is waited for that nobody holds long, and how often it is tried.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 /// Something that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +183,21 @@ impl Lock {
                 why: "another process changes the pacing of this network namespace: wait for it".into(),
             }),
             Err(e) => Err(io(e.into())),
+        }
+    }
+}
+
+impl Lock {
+    /// Waits a moment: for what is held while a few messages go to the kernel.
+    pub(crate) fn take_soon(path: &Path) -> Result<Self, StateError> {
+        let begun = Instant::now();
+        loop {
+            match Self::take(path) {
+                Err(StateError::Wrong { .. }) if begun.elapsed() < LOCK_WAIT => {
+                    std::thread::sleep(LOCK_LOOK);
+                }
+                other => return other,
+            }
         }
     }
 }

@@ -223,12 +223,19 @@ impl Tc {
 
     /// Whether there is a class.
     pub(crate) fn has_class(&mut self, index: i32, classid: u32) -> io::Result<bool> {
+        Ok(self.classes(index)?.contains(&classid))
+    }
+
+    /// The numbers of an interface's classes.
+    pub(crate) fn classes(&mut self, index: i32) -> io::Result<Vec<u32>> {
         let ask = RouteNetlinkMessage::GetTrafficClass(TcMessage::with_index(index));
         let answers = self.request(ask, NLM_F_DUMP)?;
         Ok(answers
             .iter()
             .filter_map(|(_, body)| parse_qdisc(body))
-            .any(|c| c.index == index && c.handle == classid))
+            .filter(|c| c.index == index)
+            .map(|c| c.handle)
+            .collect())
     }
 
     pub(crate) fn add_filter(

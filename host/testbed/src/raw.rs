@@ -106,6 +106,10 @@ struct Attach {
     wire: Option<String>,
     queue: Option<String>,
     egress_queue: Option<String>,
+    /// Of what leaves by the device, as are the two below.
+    shape: Option<String>,
+    gap: Option<String>,
+    shape_queue: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -158,6 +162,9 @@ impl Topology {
             switches_apart(link, routers.len() - switches)?;
         }
         let mode = mode(self.mode.as_deref(), self.quantum.as_deref())?;
+        if mode != checked::Mode::Frame {
+            fills_by_frames(&hosts)?;
+        }
         let mut topology = checked::Topology {
             name: self.name,
             seed: self.seed,
@@ -179,6 +186,19 @@ impl Topology {
         // In the order in which hosts make them.
         topology.taps.sort_by_key(|t| t.host);
         Ok(topology)
+    }
+}
+
+/// Gap frames that really leave stand between single frames, not between superframes.
+fn fills_by_frames(hosts: &[checked::Host]) -> Checked<()> {
+    let fills =
+        |h: &&checked::Host| h.attached.is_some() && h.ports.iter().any(|p| p.shaper.is_some_and(|s| s.fill));
+    match hosts.iter().find(fills) {
+        Some(host) => Err(TopologyError::new(
+            format!("attach {:?}: gap", host.name),
+            "gap frames leave by a device in frame mode only: mode = \"frame\"",
+        )),
+        None => Ok(()),
     }
 }
 
@@ -299,10 +319,10 @@ impl Attach {
             switch: Some(self.switch),
             queue: self.queue,
             egress_queue: self.egress_queue,
-            shape: None,
+            shape: self.shape.map(RawShape::Port),
             ceiling: None,
-            gap: None,
-            shape_queue: None,
+            gap: self.gap,
+            shape_queue: self.shape_queue,
             drain: None,
             drain_buffer: None,
             pause_high: None,

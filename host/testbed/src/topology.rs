@@ -178,7 +178,7 @@ pub struct Port {
     pub queue: FrameBytes,
     /// Queue of the router before this port's wire.
     pub egress_queue: FrameBytes,
-    /// Shaper between the host's wire and the router.
+    /// Shaper between the host's wire and the router; of an attached device behind the switch, in place of its egress wire.
     pub shaper: Option<PortShaper>,
     /// Streams that are shaped apart; the shaper is then their ceiling, and has the queue of all other frames.
     pub streams: Vec<StreamShape>,
@@ -197,7 +197,7 @@ pub struct PortShaper {
     /// Its queue.
     pub queue: FrameBytes,
     /// Whether gaps before a frame that waits are filled by gap frames (802.3x PAUSE of time 0), which the router drops at its
-    /// input.
+    /// input; by an attached device they leave.
     pub fill: bool,
 }
 

@@ -8,6 +8,12 @@
 
 use std::ptr;
 
+/// Cases of a property: `PROPTEST_CASES`, else what is usual.
+pub fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 /// `struct psp_clock`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use kuroshio_core::{
     units::{BitRate, FrameBytes, PicoTime},
     wire::LineRate,
 };
-use kuroshio_psp_engine::{Clock, Gap, dynamic_rate, gap_on_wire, gap_plain, path_rtt, smooth_wait};
+use kuroshio_psp_engine::{Clock, Gap, cases, dynamic_rate, gap_on_wire, gap_plain, path_rtt, smooth_wait};
 use proptest::prelude::*;
 
 /// Fields of a vector file's lines behind its header, with the line's number.
@@ -105,8 +105,8 @@ fn as_gap(gap: Result<GapPackets, PaceError>) -> Option<Gap> {
 }
 
 proptest! {
-    // 8192 schedules of 200 frames on average: 1.6 million frames.
-    #![proptest_config(ProptestConfig { cases: 8192, failure_persistence: None, ..ProptestConfig::default() })]
+    // 8192 schedules of 200 frames on average: 1.6 million frames; PROPTEST_CASES for more.
+    #![proptest_config(ProptestConfig { cases: cases(8192), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn starts_are_those_of_core(rate_bps in rates(), steps in steps()) {

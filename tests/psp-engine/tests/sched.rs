@@ -1,6 +1,6 @@
 //! Many classes on one wire: rates, ceilings, gaps to the byte, and who may be late by how much.
 
-use kuroshio_psp_engine::{Ahead, Next, Wire, ns_to_ps};
+use kuroshio_psp_engine::{Ahead, Next, Wire, cases, ns_to_ps};
 use proptest::prelude::*;
 
 /// 1 Gbps.
@@ -57,7 +57,7 @@ fn place(n: usize, bytes: u32, rate_bps: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(512), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Below the bound of 64-byte gap frames each frame leaves less than a byte of wire time behind its place.
     #[test]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use kuroshio_core::units::BitRate;
 use kuroshio_pace::{
     Applied, MAX_TOML_BYTES, Mode, PaceError, Presence, Request, Rule, Shown, Wish, apply, clear,
-    default_path, find, rules_from_toml, show,
+    clear_left_behind, default_path, find, rules_from_toml, show,
 };
 
 use crate::error::{EXIT_FAILED, Failure};
@@ -49,7 +49,7 @@ enum What {
         #[arg(long, value_name = "NAME")]
         dev: Option<String>,
     },
-    /// Take everything back that `apply` changed
+    /// Take everything back that `apply` changed, and what copies that were killed have left
     #[command(after_help = EXAMPLE)]
     Clear,
 }
@@ -101,6 +101,7 @@ impl From<PaceError> for Failure {
 /// Runs the verb.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let json = args.json;
+    let named = args.state_file.is_some();
     let path = match args.state_file {
         Some(path) => path,
         None => default_path().ok_or_else(|| {
@@ -111,7 +112,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         What::Apply(wanted) => put(wanted, &path, json),
         What::Show { dev } => look(dev, &path, json),
         What::Clear => {
-            let steps = clear(&path)?;
+            let mut steps = match named {
+                true => Vec::new(),
+                false => clear_left_behind()?,
+            };
+            match clear(&path) {
+                Ok(mut own) => steps.append(&mut own),
+                Err(_) if !steps.is_empty() && !path.exists() => {}
+                Err(e) => return Err(e.into()),
+            }
             if json {
                 output::line(&serde_json::json!({ "cleared": steps }).to_string())?;
             } else if steps.is_empty() {

@@ -100,7 +100,10 @@ impl Endpoint {
     }
 
     /// The address to dial for a route: `via` with this service's port when it names none.
-    pub(crate) fn via_address(&self, via: Option<&str>) -> Result<String, ServiceError> {
+    ///
+    /// # Errors
+    /// [`ServiceError::Invalid`]: no `HOST:PORT`.
+    pub fn via_address(&self, via: Option<&str>) -> Result<String, ServiceError> {
         let Some(via) = via else {
             return Ok(self.address.clone());
         };

@@ -67,14 +67,16 @@ impl Exit for Cards {
         lateness.record(now_ns().saturating_sub(epoch.mono_ns(at)));
         let mut count = Count::default();
         count.add(len);
-        let taken = match tap {
-            Device::Tap(tap) => tap.write(frame.bytes()),
-            Device::Interface(card) => {
-                let header = Vnet::single(None).write();
-                card.write_parts(&[IoSlice::new(&header), IoSlice::new(frame.bytes())])
-            }
+        counts.written(write_frame(tap, frame.bytes()), count);
+    }
+
+    fn leave_gap(&mut self, port: usize, at: PicoTime, frame: &Frame) -> bool {
+        let Some(Some(Card { tap, .. })) = self.cards.get(port) else {
+            return false;
         };
-        counts.written(taken.unwrap_or(false), count);
+        self.lateness
+            .record(now_ns().saturating_sub(self.epoch.mono_ns(at)));
+        write_frame(tap, frame.bytes())
     }
 
     fn mirror(&mut self, tap: usize, len: FrameBytes, frame: &Frame) {
@@ -93,6 +95,18 @@ impl Exit for Cards {
             counts[usize::from(!taken)].add(len);
         }
     }
+}
+
+/// Writes a frame of frame mode; whether the card had room for it.
+fn write_frame(tap: &Device, bytes: &[u8]) -> bool {
+    let taken = match tap {
+        Device::Tap(tap) => tap.write(bytes),
+        Device::Interface(card) => {
+            let header = Vnet::single(None).write();
+            card.write_parts(&[IoSlice::new(&header), IoSlice::new(bytes)])
+        }
+    };
+    taken.unwrap_or(false)
 }
 
 /// Writes parts to a card and counts.

@@ -17,7 +17,9 @@ use super::exchange::{Exchange, Handed};
 use super::fill::Fills;
 use super::plan::Plan;
 use super::pool::{Frame, MAX_POOL_BYTES, Meta, Pool};
-use super::stage::{Action, Numbers, Stage, build, drain_stages, pause, shaper_stages};
+use super::stage::{
+    Action, Numbers, Stage, build, drain_stages, entry_shapers, exit_stages, pause, shaper_stages,
+};
 use super::switch::{Next, Switches, Whither};
 use super::tourney::Tourney;
 use super::trace::{Fate, Point, Trace, TraceRecord};
@@ -38,6 +40,8 @@ const FLOOD: u16 = u16::MAX - 1;
 /// In place of a path's number: a gap frame, a PAUSE of time 0. It crosses its host's wire, and the router drops it at its
 /// input.
 const GAP: u16 = u16::MAX - 2;
+/// A gap frame that leaves by an attached device, whose wire is its whole path.
+const GAP_OUT: u16 = u16::MAX - 3;
 
 /// What happened to frames outside of the stages, by port.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,7 +55,7 @@ pub(super) struct PortCounts {
     pub pauses: Count,
     /// PAUSE frames of time 0 that the router dropped behind the host's wire.
     pub gaps: Count,
-    /// Those that the port's shaper sent.
+    /// Those that the port's shaper sent: an attached device has taken them.
     pub gaps_sent: Count,
 }
 
@@ -72,6 +76,12 @@ impl PortCounts {
 pub(super) trait Exit {
     /// A frame leaves to a port at an exact time.
     fn leave(&mut self, counts: &mut PortCounts, port: usize, at: PicoTime, len: FrameBytes, frame: Frame);
+
+    /// A gap frame leaves by an attached device; whether it had room for it.
+    fn leave_gap(&mut self, port: usize, at: PicoTime, frame: &Frame) -> bool {
+        let _ = (port, at, frame);
+        true
+    }
 
     /// A frame passes a place that a tap shows.
     fn mirror(&mut self, tap: usize, len: FrameBytes, frame: &Frame) {
@@ -126,7 +136,7 @@ impl Engine {
     /// The part of a network that thread `own` of the plan has.
     pub fn new(topology: &Topology, plan: &Arc<Plan>, exchange: &Arc<Exchange>, own: usize) -> Self {
         let numbers = Numbers::of(topology);
-        let shapers = shaper_stages(topology);
+        let (shapers, exits) = (entry_shapers(topology), exit_stages(topology));
         let drains = drain_stages(topology);
         let mut stages = build(topology);
         for (stage, ahead) in stages.iter_mut().zip(&plan.ahead) {
@@ -138,7 +148,7 @@ impl Engine {
             let mut way = vec![numbers.own_wire(path.from)];
             way.extend(shapers.get(path.from).copied().flatten());
             way.extend(path.links.iter().map(|&l| numbers.link(l)));
-            way.push(numbers.egress(path.to));
+            way.push(exits.get(path.to).copied().unwrap_or(numbers.egress(path.to)));
             way.extend(drains.get(path.to).copied().flatten());
             if let Some(slot) = table.get_mut(path.from * numbers.ports + path.to) {
                 *slot = u16::try_from(paths.len()).unwrap_or(NO_PATH);
@@ -185,7 +195,7 @@ impl Engine {
                 .zip(drains)
                 .filter_map(|(port, stage)| Some((stage?, port)))
                 .collect(),
-            fills: Fills::new(topology, &shapers),
+            fills: Fills::new(topology, &shaper_stages(topology)),
         }
     }
 
@@ -507,6 +517,23 @@ impl Engine {
             return;
         }
         self.onward(stage, at, len, frame, write);
+        if let Some((wire, port, len, gap)) = self.fills.next_at(stage, &self.pool) {
+            self.fill(wire, port, at, len, gap);
+        }
+    }
+
+    /// A gap frame takes its place on the wire of an attached device.
+    fn fill(&mut self, wire: usize, port: usize, at: PicoTime, len: FrameBytes, mut gap: Frame) {
+        let mut meta = Meta {
+            path: GAP_OUT,
+            from: u16::try_from(port).unwrap_or(u16::MAX),
+            ..gap.meta()
+        };
+        if let Some(observer) = &mut self.observer {
+            meta.tag = observer.enter(at, gap.bytes());
+        }
+        gap.set_meta(meta);
+        self.offer(wire, at, len, gap);
     }
 
     /// A frame goes to the next stage of its path, or leaves.
@@ -515,6 +542,19 @@ impl Engine {
         if meta.path == GAP {
             if let Some(counts) = self.ports.get_mut(usize::from(meta.from)) {
                 counts.gaps.add(len);
+            }
+            return;
+        }
+        if meta.path == GAP_OUT {
+            let port = usize::from(meta.from);
+            let taken = write.leave_gap(port, at, &frame);
+            if let Some(counts) = self.ports.get_mut(port) {
+                let counts = if taken {
+                    &mut counts.gaps_sent
+                } else {
+                    &mut counts.not_taken
+                };
+                counts.add(len);
             }
             return;
         }
@@ -600,7 +640,7 @@ fn pause_asked(frame: &[u8]) -> Option<u16> {
 /// The taps by the stages behind which they are: a link's, or of a port what its host sent and what it is given.
 fn mirrors(topology: &Topology, stages: usize) -> Vec<Vec<usize>> {
     let numbers = Numbers::of(topology);
-    let drains = drain_stages(topology);
+    let (drains, exits) = (drain_stages(topology), exit_stages(topology));
     let mut all = vec![Vec::new(); stages];
     for (number, tap) in topology.taps.iter().enumerate() {
         let mut places: Vec<usize> = topology
@@ -610,7 +650,7 @@ fn mirrors(topology: &Topology, stages: usize) -> Vec<Vec<usize>> {
             .collect();
         if let Some(port) = topology.port_number(&tap.at).filter(|_| places.is_empty()) {
             let last = drains.get(port).copied().flatten();
-            places = vec![numbers.own_wire(port), last.unwrap_or(numbers.egress(port))];
+            places = vec![numbers.own_wire(port), last.unwrap_or(exits[port])];
         }
         for place in places {
             if let Some(taps) = all.get_mut(place) {

@@ -57,7 +57,7 @@ pub use trace::{Fate, Point, Trace, TraceRecord};
 pub(crate) use lateness::Histogram;
 pub(crate) use plan::Plan;
 pub(crate) use pool::Lost;
-pub(crate) use stage::{Action, Numbers, drain_stages, shaper_stages};
+pub(crate) use stage::{Action, Numbers, drain_stages, exit_stages, shaper_stages};
 
 /// What the thread can be asked.
 pub(crate) enum Command {

@@ -241,6 +241,25 @@ pub(crate) fn shaper_stages(topology: &Topology) -> Vec<Option<usize>> {
         .collect()
 }
 
+/// The shaper of what enters at a port, by port: an attached device's is of what leaves.
+pub(super) fn entry_shapers(topology: &Topology) -> Vec<Option<usize>> {
+    let own = topology.ports().zip(shaper_stages(topology));
+    own.map(|((host, _), stage)| stage.filter(|_| host.attached.is_none()))
+        .collect()
+}
+
+/// The wire by which frames leave a port, by port: an attached device's shaper is its wire, too.
+pub(crate) fn exit_stages(topology: &Topology) -> Vec<usize> {
+    let numbers = Numbers::of(topology);
+    let ports = topology.ports().zip(shaper_stages(topology)).enumerate();
+    ports
+        .map(|(port, ((host, _), stage))| {
+            let shaper = stage.filter(|_| host.attached.is_some());
+            shaper.unwrap_or(numbers.egress(port))
+        })
+        .collect()
+}
+
 /// All stages, in the order of their numbers.
 pub(super) fn build(topology: &Topology) -> Vec<Stage> {
     let ports: Vec<_> = topology.ports().map(|(_, p)| p).collect();
@@ -267,7 +286,8 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
         output: Some(Point::LinkOut(n)),
         ahead: None,
     });
-    let shapers = numbered().filter_map(|(n, p)| {
+    let attached = topology.ports().map(|(host, _)| host.attached.is_some());
+    let shapers = numbered().zip(attached).filter_map(|((n, p), attached)| {
         let shaper = p.shaper?;
         let kind = if p.streams.is_empty() {
             Kind::Shaper(Shaper::new(ShaperConfig {
@@ -286,7 +306,7 @@ pub(super) fn build(topology: &Topology) -> Vec<Stage> {
         Some(Stage {
             kind,
             input: Point::ShaperIn(n),
-            output: None,
+            output: attached.then_some(Point::PortOut(n)),
             ahead: None,
         })
     });

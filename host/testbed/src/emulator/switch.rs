@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use kuroshio_core::units::{PicoDuration, PicoTime};
 
-use super::stage::{Numbers, drain_stages, shaper_stages};
+use super::stage::{Numbers, drain_stages, entry_shapers, exit_stages};
 use crate::topology::Topology;
 
 /// How long a learned address is known after it was last seen.
@@ -54,7 +54,7 @@ pub(super) struct Switches {
 impl Switches {
     pub fn new(topology: &Topology) -> Self {
         let numbers = Numbers::of(topology);
-        let shapers = shaper_stages(topology);
+        let (shapers, exits) = (entry_shapers(topology), exit_stages(topology));
         let drains = drain_stages(topology);
         let nodes = topology.routers.len();
         let mut out = vec![Vec::new(); nodes];
@@ -62,7 +62,7 @@ impl Switches {
         let tree = crate::path::tree(topology);
         for (port, (_, p)) in topology.ports().enumerate() {
             if topology.is_switch(p.router) {
-                out[p.router].push(numbers.egress(port));
+                out[p.router].push(exits[port]);
             }
         }
         for (index, link) in topology.links.iter().enumerate().filter(|(i, _)| tree[*i]) {
@@ -76,11 +76,11 @@ impl Switches {
             let others = out[node].iter().copied().filter(|s| *s != own);
             Next::Copies(others.collect())
         };
-        let count = 2 * numbers.ports + numbers.links + shapers.iter().chain(&drains).flatten().count();
-        let mut next = vec![Next::Nothing; count];
+        let mut next = vec![Next::Nothing; numbers.all()];
         for (port, (_, p)) in topology.ports().enumerate() {
             let (own, egress) = (numbers.own_wire(port), numbers.egress(port));
-            let copies = but(p.router, egress);
+            let copies = but(p.router, exits[port]);
+            next[exits[port]] = Next::Leave(port);
             match shapers[port] {
                 Some(shaper) => {
                     next[own] = Next::Stage(shaper);

@@ -18,7 +18,7 @@ use kuroshio_core::meter::{Filter, MeterConfig};
 use kuroshio_core::units::PicoDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::emulator::{Numbers, shaper_stages};
+use crate::emulator::{Numbers, exit_stages, shaper_stages};
 use crate::raw::at_most;
 use crate::topology::{MAX_NAME, Topology, TopologyError};
 
@@ -207,7 +207,7 @@ impl MeterSpec {
         let numbers = Numbers::of(topology);
         match self.place {
             Place::Port(port, Direction::Sent) => Some(numbers.own_wire(port)),
-            Place::Port(port, Direction::Received) => Some(numbers.egress(port)),
+            Place::Port(port, Direction::Received) => exit_stages(topology).get(port).copied(),
             Place::Port(port, Direction::Shaped) => shaper_stages(topology).get(port).copied().flatten(),
             Place::Link(link) => Some(numbers.link(link)),
         }

@@ -2,6 +2,7 @@
 //! paced while a route loses capacity. The network is in [`net`], a run in [`mod@run`], the figures in
 //! [`summary`] and [`share`].
 
+mod classes;
 mod data;
 mod net;
 mod run;

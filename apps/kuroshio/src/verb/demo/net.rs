@@ -64,8 +64,9 @@ const PORT_L1_MBPS: u32 = 1_000;
 const MTU_BYTES: u32 = 6_000;
 /// Queue of a router per Mbps of capacity, bytes (512 KB per 500 Mbps).
 const QUEUE_BYTES_PER_MBPS: u64 = 1_024;
-/// What the rate plan leaves free on each route.
+/// What the rate plan leaves free on each route, in words and thousandths.
 pub const HEADROOM: &str = "1.5%";
+const HEADROOM_PERMILLE: u64 = 15;
 /// How long a lease is good; a service that has just started grants floors for as long.
 const LEASE_TTL: Duration = Duration::from_secs(1);
 /// Rate of a stream that lost its lease; reserved for twice as many streams as a route has ports.
@@ -102,6 +103,12 @@ impl Net {
     /// Frame-level capacity of a route at this scale.
     pub fn capacity(&self, route: &Route) -> BitRate {
         self.scaled(route.capacity_mbps).unwrap_or(BitRate::MIN)
+    }
+
+    /// What the plan has for each port of a route: its capacity without headroom, in equal parts.
+    pub fn port_share(&self, route: &Route) -> Option<BitRate> {
+        let usable = Ratio::new(1_000 - HEADROOM_PERMILLE, 1_000 * route.ports.len() as u64).ok()?;
+        self.capacity(route).checked_mul_ratio(usable)
     }
 
     /// Frame-level capacity of all routes in sum.
@@ -195,6 +202,12 @@ mod tests {
         assert_eq!(
             net.receiver_addresses(),
             ["10.1.1.2", "10.1.2.2", "10.1.3.2", "10.2.1.2", "10.3.1.2"]
+        );
+        let shares = ROUTES.iter().map(|r| net.port_share(r).map(BitRate::bps));
+        assert!(shares.eq([Some(157_600_000), Some(98_500_000), Some(197_000_000)]));
+        assert_eq!(
+            HEADROOM,
+            format!("{}.{}%", HEADROOM_PERMILLE / 10, HEADROOM_PERMILLE % 10)
         );
         let topology = kuroshio_testbed::Topology::from_toml(&net.topology());
         assert!(topology.is_ok(), "{:?}\n{}", topology.err(), net.topology());

@@ -18,12 +18,12 @@ use kuroshio_service::api::CopyLine;
 use kuroshio_service::report::{CopyReport, ProgressReport};
 use kuroshio_testbed::{Captured, Counters, EmulatorReport, Testbed, Topology, isolate};
 
+use super::classes::Classes;
 use super::data::{self, TreeSize};
 use super::net::{Net, RECEIVER, ROUTES, SENDER, ports};
 use super::share::{CapacityStep, Timeline};
 use super::site::{Places, Running};
 use crate::error::Failure;
-use crate::paced::who;
 
 /// The unpaced run is ended after this time.
 const UNPACED_LIMIT: Duration = Duration::from_secs(60);
@@ -161,10 +161,10 @@ impl Job<'_> {
         if paced.is_some() {
             places.await_plan(&ocean, SENDER)?;
         }
-        let paced_by = match first.parse() {
-            Ok(to) if paced.is_some() => Some(asked_there(&ocean, to)?),
-            _ => None,
-        };
+        let shrinking = (kind == Kind::CapacityLoss).then_some(SHRINKING);
+        let classes = paced
+            .map(|_| Classes::new(&ocean, &self.net, shrinking))
+            .transpose()?;
         // The run says itself whether the machine disturbed it.
         kuroshio_clock::wait_for_quiet(isolate::emulator_core(), QUIET_FOR, QUIET_LIMIT).map_err(failed)?;
         let names: Vec<String> = ports().map(|(_, _, name)| format!("{RECEIVER}/{name}")).collect();
@@ -172,6 +172,8 @@ impl Job<'_> {
         let capture = ocean.capture(&names).map_err(failed)?;
         ocean.begin().map_err(failed)?;
         let watched = self.copy(kind, &ocean, &places, &addresses)?;
+        let paced_by = classes.as_ref().map(|c| c.paced_by.clone());
+        drop(classes);
         let captured = capture.stop().map_err(failed)?;
         let counters = ocean.counters().map_err(failed)?;
         let emulator = ocean.down().map_err(failed)?;
@@ -256,13 +258,6 @@ impl Job<'_> {
             shrink: watch.shrink,
         })
     }
-}
-
-/// Who keeps the rates of streams that leave the sender.
-fn asked_there(ocean: &Testbed, to: std::net::IpAddr) -> Result<String, Failure> {
-    let asked = ocean.in_host(SENDER, move || who(to)).map_err(failed)?;
-    let answer = asked.join().map_err(|_| failed("asking who paces"))?;
-    answer.map_err(failed)
 }
 
 struct Watched {

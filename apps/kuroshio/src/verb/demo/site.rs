@@ -13,7 +13,7 @@ use kuroshio_testbed::Testbed;
 use crate::error::Failure;
 
 /// Port on which every service of the demo listens.
-const PORT: u16 = 7400;
+pub const PORT: u16 = 7400;
 /// A service that has not printed its ticket, or not got its plan ready, by then has failed.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
