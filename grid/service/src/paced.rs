@@ -2,14 +2,15 @@
 //!
 //! Each request of a connection finds it in its extensions. A pace holds until the next one is set; ten times a second the
 //! rate told to the kernel is trimmed so that the average becomes the one asked for ([`kuroshio_sock::keep_pacing`]).
+//! The kernel does not pace a connection's first segments; [`PacedSocket::allow`] does, for who gives an answer's bytes.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kuroshio_core::units::BitRate;
-use kuroshio_sock::{Trim, keep_pacing, set_congestion, set_pacing};
+use kuroshio_sock::{Trim, keep_pacing, opening, set_congestion, set_pacing};
 
 /// How often the kernel's rate is trimmed.
 const TICK: Duration = Duration::from_millis(100);
@@ -19,6 +20,8 @@ struct Pace {
     trim: Trim,
     ticks: bool,
     congestion: Option<String>,
+    /// When the next segment of the connection's opening may be given; `None` once the kernel paces.
+    opening: Option<Instant>,
 }
 
 struct Held {
@@ -37,6 +40,7 @@ impl PacedSocket {
             trim: Trim::default(),
             ticks: false,
             congestion: None,
+            opening: Some(Instant::now()),
         };
         Self(Arc::new(Held {
             socket,
@@ -61,6 +65,23 @@ impl PacedSocket {
             tokio::spawn(tick(Arc::downgrade(&self.0)));
         }
         Ok(())
+    }
+
+    /// How many of `most` bytes may be given to the connection now. Of one that is paced and has only begun a segment's worth,
+    /// after the time of the one before: called in a thread that may wait.
+    pub fn allow(&self, most: usize) -> usize {
+        let (rate, at) = {
+            let pace = self.0.pace();
+            match (pace.rate, pace.opening) {
+                (Some(rate), Some(at)) => (rate, at),
+                _ => return most,
+            }
+        };
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        // A connection that has ended is noticed by who writes to it.
+        let step = opening(&self.0.socket, rate).ok().flatten();
+        self.0.pace().opening = step.map(|s| Instant::now() + s.time);
+        step.map_or(most, |s| most.min(usize::try_from(s.bytes.get()).unwrap_or(most)))
     }
 
     /// Sends with this congestion control from now on.
