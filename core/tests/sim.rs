@@ -274,7 +274,10 @@ fn a_pace_can_be_changed_while_it_sends() {
     close(got[3] - got[2], frames(25));
     let slow = net.set_pace(flow, BitRate::MIN);
     assert!(matches!(slow, Err(SimError::Pace(_))), "{slow:?}");
-    assert_eq!(net.set_pace(FlowId(9), BitRate::from_mbps(1)), Err(SimError::NoConnection(FlowId(9))));
+    assert_eq!(
+        net.set_pace(FlowId(9), BitRate::from_mbps(1)),
+        Err(SimError::NoConnection(FlowId(9)))
+    );
 }
 
 fn on_off(forward: Vec<StageId>) -> OnOffFlow {

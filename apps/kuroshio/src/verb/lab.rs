@@ -316,13 +316,18 @@ fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
 /// Runs the grid over the emulated Pacific, or its plan in virtual time.
 fn run_replicate(args: &RunArgs) -> Result<ExitCode, Failure> {
     let name = &args.name;
-    if args.vm || args.today || args.stack.is_some() || args.stall_emulator.is_some() || !args.sets.is_empty() {
+    if args.vm || args.today || args.stack.is_some() || args.stall_emulator.is_some() || !args.sets.is_empty()
+    {
         return Err(Failure::usage(format!(
             "lab run {name}: runs with --live or --sim, without --set, --today, --stack and --stall-emulator"
         )));
     }
     let (result, size, suffix) = if args.sim {
-        (replicate::sim::run(replicate::setup::FULL)?, replicate::setup::FULL, "-sim")
+        (
+            replicate::sim::run(replicate::setup::FULL)?,
+            replicate::setup::FULL,
+            "-sim",
+        )
     } else if isolate::is_inside() {
         (replicate::run(&args.out)?, replicate::setup::LIVE, "")
     } else {

@@ -164,7 +164,12 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_the_paper_s_table() {
-        let printed = [(2_300_000_000, "2300"), (128_000_000, "128"), (43_400_000, "43.4"), (0, "0.0")];
+        let printed = [
+            (2_300_000_000, "2300"),
+            (128_000_000, "128"),
+            (43_400_000, "43.4"),
+            (0, "0.0"),
+        ];
         for (bytes_per_s, text) in printed {
             assert_eq!(mb_per_second(bytes_per_s * 8), text);
         }

@@ -226,7 +226,9 @@ impl Size {
         RunResult {
             experiment: NAME.0.into(),
             title: NAME.1.into(),
-            source: "003 Gfarm, replication of 8 GB by three node pairs; 000 GNET-1, SC2003 run for the routes".into(),
+            source:
+                "003 Gfarm, replication of 8 GB by three node pairs; 000 GNET-1, SC2003 run for the routes"
+                    .into(),
             mode: run.mode.into(),
             variant: String::new(),
             scale: self.scale(),
@@ -359,7 +361,11 @@ mod tests {
             for (r, (name, _, _, nodes)) in ROUTES.iter().enumerate() {
                 let streams = nodes.len() as u64 * FILES;
                 let worst = streams * 3 / 2 * u64::from(MTU + 18) * u64::from(TRAIN);
-                assert!(worst <= size.queue_bytes(r), "{name}: {worst} of {}", size.queue_bytes(r));
+                assert!(
+                    worst <= size.queue_bytes(r),
+                    "{name}: {worst} of {}",
+                    size.queue_bytes(r)
+                );
             }
         }
     }

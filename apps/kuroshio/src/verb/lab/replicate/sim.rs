@@ -97,7 +97,11 @@ impl Pull {
             self.used = serial;
         }
         // Of one that has asked for nothing yet nothing is under way.
-        if self.flow.is_some() { self.used } else { self.told.1 }
+        if self.flow.is_some() {
+            self.used
+        } else {
+            self.told.1
+        }
     }
 }
 
@@ -276,7 +280,10 @@ impl World {
     fn start(&mut self, t: &Transfer, now: PicoTime) -> Result<usize, Failure> {
         let pair = (t.to.0 / 2) as usize;
         let route = self.pairs.get(pair).map_or(0, |p| p.route);
-        let grant = self.arbiter.acquire(self.routes[route].0, t.rate, now).map_err(failed)?;
+        let grant = self
+            .arbiter
+            .acquire(self.routes[route].0, t.rate, now)
+            .map_err(failed)?;
         let pull = Pull {
             pair,
             bytes: t.range.end - t.range.start,
@@ -317,10 +324,20 @@ impl World {
     /// Renews the leases of a pair's pulls; whether one of them has another rate.
     fn renew(&mut self, pair: usize, now: PicoTime) -> Result<bool, Failure> {
         let mut news = false;
-        let ids: Vec<TransferId> = self.pulls.iter().filter(|(_, p)| p.pair == pair).map(|(t, _)| *t).collect();
+        let ids: Vec<TransferId> = self
+            .pulls
+            .iter()
+            .filter(|(_, p)| p.pair == pair)
+            .map(|(t, _)| *t)
+            .collect();
         for id in ids {
-            let Some(pull) = self.pulls.get_mut(&id) else { continue };
-            let grant = self.arbiter.renew(pull.lease, pull.reported, now).map_err(failed)?;
+            let Some(pull) = self.pulls.get_mut(&id) else {
+                continue;
+            };
+            let grant = self
+                .arbiter
+                .renew(pull.lease, pull.reported, now)
+                .map_err(failed)?;
             let told = (grant.rate.bps(), grant.serial);
             if std::mem::replace(&mut pull.told, told) == told {
                 continue;
@@ -337,12 +354,15 @@ impl World {
 
     /// A pull hears of its rate: connects, or asks for the next pieces at it.
     fn tell(&mut self, id: TransferId, rate: BitRate, now: PicoTime) -> Result<(), Failure> {
-        let Some(pull) = self.pulls.get_mut(&id) else { return Ok(()) };
+        let Some(pull) = self.pulls.get_mut(&id) else {
+            return Ok(());
+        };
         let pair = &self.pairs[pull.pair];
         let rtt = pair.one_way.saturating_mul(2);
         if pull.flow.is_some() {
             pull.coming.push_back((now + pair.one_way, rate));
-            pull.settling.push_back((now + rtt + PicoDuration::from_std(AHEAD), pull.told.1));
+            pull.settling
+                .push_back((now + rtt + PicoDuration::from_std(AHEAD), pull.told.1));
             return Ok(());
         }
         let sender = SenderConfig {
@@ -402,7 +422,12 @@ impl World {
             let receiver = pull.flow.and_then(|f| self.net.receiver(f));
             receiver.is_some_and(|r| r.stats().bytes >= pull.bytes)
         };
-        let ended: Vec<TransferId> = self.pulls.iter().filter(|(_, p)| there(p)).map(|(t, _)| *t).collect();
+        let ended: Vec<TransferId> = self
+            .pulls
+            .iter()
+            .filter(|(_, p)| there(p))
+            .map(|(t, _)| *t)
+            .collect();
         for id in ended {
             if let Some(pull) = self.pulls.remove(&id) {
                 // One that ran out meanwhile gives nothing back.
@@ -419,7 +444,13 @@ impl World {
             at_ns: (n as u64 + 1) * STEP.as_ns(),
             frame_bytes: *bytes,
         };
-        let of_route = |bins: &Vec<u64>| bins.iter().enumerate().filter(|(_, b)| **b > 0).map(stamp).collect();
+        let of_route = |bins: &Vec<u64>| {
+            bins.iter()
+                .enumerate()
+                .filter(|(_, b)| **b > 0)
+                .map(stamp)
+                .collect()
+        };
         self.bins.bytes.iter().map(of_route).collect()
     }
 }
