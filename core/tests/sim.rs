@@ -267,7 +267,8 @@ fn a_pace_can_be_changed_while_it_sends() {
         }
     }
     let frames = |mbps: u64| mbps * 1_000_000 / 8 / 1_518;
-    let close = |a: u64, b: u64| assert!(a.abs_diff(b) <= 2, "{a} {b}");
+    // A segment that waits for the reaction to an ACK loses that time.
+    let close = |a: u64, b: u64| assert!(a <= b + 2 && a + 2 + b / 500 >= b, "{a} {b}");
     close(got[1] - got[0], frames(100));
     // What was under way when it changed was sent at the old one: 10 ms of it.
     close(got[2] - got[1], frames(25) + (frames(100) - frames(25)) / 100);

@@ -120,3 +120,41 @@ async fn tick(socket: Weak<Held>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    /// A connection's opening is given segment by segment, none before its time; then everything at once.
+    #[tokio::test]
+    async fn a_paced_connection_opens_in_single_segments() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
+        let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listens");
+        let (_far, _) = listener.accept().expect("connected");
+        let most = 8 << 20;
+        let socket = PacedSocket::new(near.try_clone().expect("a descriptor").into());
+        assert_eq!(socket.allow(most), most, "without a pace nothing is held");
+        let rate = BitRate::from_mbps(500);
+        socket.set_pacing(Some(rate)).expect("connected");
+        let begun = Instant::now();
+        let mut bytes = 0;
+        let mut steps = 0;
+        loop {
+            let some = socket.allow(most);
+            if some == most {
+                break;
+            }
+            steps += 1;
+            bytes += some as u64;
+            assert!(steps <= kuroshio_sock::UNPACED_SEGMENTS, "{steps} steps");
+            near.write_all(&vec![1; some]).expect("room in the buffers");
+        }
+        assert!(steps > 1, "{steps} steps");
+        let due = Duration::from_nanos(bytes * 8_000_000_000 / rate.bps());
+        assert!(begun.elapsed() >= due, "{bytes} bytes in {:?}", begun.elapsed());
+        assert_eq!(socket.allow(most), most);
+        assert_eq!(socket.allow(100), 100, "never more than is asked for");
+    }
+}

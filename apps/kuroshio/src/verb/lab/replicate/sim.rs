@@ -211,41 +211,51 @@ impl World {
         let mut number = 0;
         for p in 0..self.pairs.len() {
             for _ in 0..FILES {
+                self.add_job(number, p, self.size.file_bytes(self.pairs[p].route))?;
                 number += 1;
-                let item = JobItem {
-                    fragment: FragmentId {
-                        inode: number,
-                        ..FragmentId::default()
-                    },
-                    range: 0..self.size.file_bytes(self.pairs[p].route),
-                    sources: vec![source(p)],
-                    to: target(p),
-                };
-                let weight = rules::weight_of(PRIORITY);
-                let added = self.planner.add_job(JobId(number), weight, vec![item]);
-                added.map_err(failed)?;
             }
         }
-        Ok(self.pairs.len() * usize::try_from(FILES).unwrap_or(0))
+        Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
 
-    /// Runs until every job has ended; when.
-    fn run(&mut self) -> Result<PicoTime, Failure> {
-        let jobs = self.add_jobs()?;
-        let mut now = PicoTime::ZERO;
+    fn add_job(&mut self, number: u64, pair: usize, bytes: u64) -> Result<(), Failure> {
+        let item = JobItem {
+            fragment: FragmentId {
+                inode: number,
+                ..FragmentId::default()
+            },
+            range: 0..bytes,
+            sources: vec![source(pair)],
+            to: target(pair),
+        };
+        let weight = rules::weight_of(PRIORITY);
+        self.planner
+            .add_job(JobId(number), weight, vec![item])
+            .map_err(failed)
+    }
+
+    /// Runs until so many jobs have ended; when.
+    fn run(&mut self, jobs: usize, from: PicoTime) -> Result<PicoTime, Failure> {
+        let mut now = from;
         while self.finished < jobs {
             if now > PicoTime::ZERO + PicoDuration::from_secs(LIMIT_S) {
                 return Err(failed(format!("not ended in {LIMIT_S} s of virtual time")));
             }
-            let nudged = self.plan(now)?;
-            self.beat(&nudged, now)?;
-            self.paces(now)?;
-            self.look();
-            now += STEP;
-            self.net.run_until(now, &mut self.bins);
-            self.arrivals(now);
+            now = self.step(now)?;
         }
         Ok(now)
+    }
+
+    /// Decides and tells at `now`, then lets the network run; until when.
+    fn step(&mut self, now: PicoTime) -> Result<PicoTime, Failure> {
+        let nudged = self.plan(now)?;
+        self.beat(&nudged, now)?;
+        self.paces(now)?;
+        self.look();
+        let next = now + STEP;
+        self.net.run_until(next, &mut self.bins);
+        self.arrivals(next);
+        Ok(next)
     }
 
     /// Carries out what planner and arbiter have decided; the pairs whose heartbeats are answered now.
@@ -481,7 +491,8 @@ pub fn run(size: Size) -> Result<RunResult, Failure> {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let started_unix_s = since_epoch.map_or(0, |d| d.as_secs());
     let mut world = World::new(size)?;
-    let ended = world.run()?;
+    let jobs = world.add_jobs()?;
+    let ended = world.run(jobs, PicoTime::ZERO)?;
     let (all, mut routes) = size.shares(&world.stamps())?;
     for (route, link) in routes.iter_mut().zip(&world.links) {
         let stage = world.net.counters(*link).unwrap_or_default();
@@ -550,14 +561,51 @@ mod tests {
         }
     }
 
-    /// Twice what the plan gives: the checks notice.
+    /// Half of what the plan gives: the look notices.
     #[test]
     fn senders_above_their_plan_are_noticed() {
         let mut world = World::new(SMALL).expect("a network");
         for (_, route) in &mut world.routes {
             route.headroom = Ratio::new(1, 2).expect("a ratio");
         }
-        world.run().expect("ends");
+        let jobs = world.add_jobs().expect("jobs");
+        world.run(jobs, PicoTime::ZERO).expect("ends");
         assert!(world.above > 0);
+    }
+
+    /// Who comes later gets its part only when those before have come down, and they take it again when it has gone.
+    #[test]
+    fn a_route_is_never_above_its_plan_while_jobs_come_and_go() {
+        const CHICAGO: usize = 3;
+        let mut world = World::new(SMALL).expect("a network");
+        let whole = SMALL.file_bytes(1) * 2;
+        world.add_job(0, CHICAGO, whole).expect("a job");
+        let mut now = PicoTime::ZERO;
+        while now < PicoTime::from_ms(7_000) {
+            now = world.step(now).expect("runs");
+        }
+        let sends = |world: &World| world.pulls.values().map(|p| p.sends_bps).collect::<Vec<_>>();
+        let usable = world.routes[1].1.usable_bps();
+        let one = sends(&world);
+        assert!(one.len() == 1 && one[0] > usable - 2_000, "{one:?} of {usable}");
+        world.add_job(1, CHICAGO, whole / 8).expect("a job");
+        while now < PicoTime::from_ms(10_000) {
+            now = world.step(now).expect("runs");
+        }
+        let two = sends(&world);
+        assert!(
+            two.len() == 2 && two.iter().all(|bps| bps.abs_diff(usable / 2) < 2_000),
+            "{two:?}"
+        );
+        let mut last = Vec::new();
+        while world.finished < 2 {
+            last = Some(sends(&world)).filter(|s| !s.is_empty()).unwrap_or(last);
+            now = world.step(now).expect("runs");
+        }
+        assert!(last.len() == 1 && last[0] > usable - 2_000, "{last:?}");
+        assert_eq!(
+            (world.above, world.net.totals().dropped.frames, world.whole),
+            (0, 0, 2)
+        );
     }
 }
