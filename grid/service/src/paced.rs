@@ -132,7 +132,9 @@ mod tests {
     async fn a_paced_connection_opens_in_single_segments() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
         let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listens");
-        let (_far, _) = listener.accept().expect("connected");
+        let (mut far, _) = listener.accept().expect("connected");
+        // The window stays open.
+        std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()));
         let most = 8 << 20;
         let socket = PacedSocket::new(near.try_clone().expect("a descriptor").into());
         assert_eq!(socket.allow(most), most, "without a pace nothing is held");
