@@ -176,7 +176,17 @@ class Gfarm:
         self.journal = journal
 
     def set_up(self):
-        """Once, in this mount namespace."""
+        """Once, in this mount namespace: the service, a node, the program that measures."""
+        self.set_up_service()
+        run(["config-gfsd", "-h", HOST, "-l", ADDRESS, "-N", str(self.where / "spool")])
+        if not succeeds(["gfhost", HOST]):
+            run(["gfhost", "-c", "-a", "x86_64-linux", "-p", "600", "-n", "2", HOST])
+        run(["gcc", "-O2", "-o", self.where / "tools" / "gfarm_ops", HERE / "gfarm_ops.c", "-lgfarm"])
+        run(["gfmkdir", "-p", "/bench"])
+        Gfarm.ready = True
+
+    def set_up_service(self):
+        """PostgreSQL, keys and gfmd, which runs then."""
         self.where.mkdir(exist_ok=True)
         tools = self.where / "tools"
         tools.mkdir()
@@ -205,12 +215,6 @@ class Gfarm:
         if not Path("/run/gfmd.pid").exists():
             self.start_gfmd()
         wait("gfmd answers", lambda: succeeds(["gfls", "/"]))
-        run(["config-gfsd", "-h", HOST, "-l", ADDRESS, "-N", str(self.where / "spool")])
-        if not succeeds(["gfhost", HOST]):
-            run(["gfhost", "-c", "-a", "x86_64-linux", "-p", "600", "-n", "2", HOST])
-        run(["gcc", "-O2", "-o", tools / "gfarm_ops", HERE / "gfarm_ops.c", "-lgfarm"])
-        run(["gfmkdir", "-p", "/bench"])
-        Gfarm.ready = True
 
     def configure(self):
         conf = Path("/etc/gfmd.conf")
@@ -315,10 +319,41 @@ def check(args):
     kind = run(["stat", "-f", "-c", "%T", args.dir]).strip()
     if kind in ("tmpfs", "ramfs", "overlayfs"):
         raise Failed(f"{args.dir} is on {kind}: name a folder on a disk with --dir")
-    if any(n.startswith("gfarm") for n in args.only) and not all(Path(p).exists() for p in NEEDED):
+    if any(n.startswith("gfarm") for n in args.only):
+        install()
+
+
+def install():
+    """Gfarm from Debian, unless it is here."""
+    if not all(Path(p).exists() for p in NEEDED):
         run(["apt-get", "update", "-q"])
         run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *PACKAGES],
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def passable(where):
+    """PostgreSQL and gfsd run as users of their own, who have to get there."""
+    os.chmod(where, 0o711)
+    closed = [p for p in Path(where).resolve().parents if not p.stat().st_mode & 0o001]
+    if closed:
+        raise Failed(f"{closed[0]}: other users cannot pass it; name another folder with --dir")
+
+
+def cover(where, gfarm):
+    """/etc, /var, /root and /run of this mount namespace are overlays from now on: nothing outside is changed."""
+    for place in ("etc", "var", "root"):
+        upper, work = where / f"{place}.upper", where / f"{place}.work"
+        upper.mkdir()
+        work.mkdir()
+        run(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir=/{place},upperdir={upper},workdir={work}", f"/{place}"])
+    run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"])
+    if gfarm:
+        sockets = Path("/run/postgresql")
+        sockets.mkdir()
+        shutil.chown(sockets, "postgres", "postgres")
+    os.environ["XDG_CONFIG_HOME"] = str(where / "config")
+    # Gfarm's key is root's.
+    os.environ["HOME"] = "/root"
 
 
 def inside(args):
@@ -326,19 +361,7 @@ def inside(args):
     where = args.inner
     run(["ip", "link", "set", "dev", "lo", "up"])
     run(["ip", "addr", "add", f"{ADDRESS}/32", "dev", "lo"])
-    for place in ("etc", "var", "root"):
-        upper, work = where / f"{place}.upper", where / f"{place}.work"
-        upper.mkdir()
-        work.mkdir()
-        run(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir=/{place},upperdir={upper},workdir={work}", f"/{place}"])
-    run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"])
-    if any(n.startswith("gfarm") for n in args.only):
-        sockets = Path("/run/postgresql")
-        sockets.mkdir()
-        shutil.chown(sockets, "postgres", "postgres")
-    os.environ["XDG_CONFIG_HOME"] = str(where / "config")
-    # Gfarm's key is root's.
-    os.environ["HOME"] = "/root"
+    cover(where, any(n.startswith("gfarm") for n in args.only))
     results = []
     try:
         for turn in range(args.rounds):
@@ -400,11 +423,7 @@ def main():
             return 0
         check(args)
         with tempfile.TemporaryDirectory(prefix="grid-bench-", dir=args.dir) as where:
-            # PostgreSQL and gfsd run as users of their own.
-            os.chmod(where, 0o711)
-            closed = [p for p in Path(where).resolve().parents if not p.stat().st_mode & 0o001]
-            if closed:
-                raise Failed(f"{closed[0]}: other users cannot pass it; name another folder with --dir")
+            passable(where)
             command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
                        sys.executable, str(HERE / "grid.py"), *sys.argv[1:], "--inner", where]
             return subprocess.run(command, check=False).returncode

@@ -18,6 +18,8 @@ sys.path.insert(0, str(HERE))
 import arena  # noqa: E402
 import capture  # noqa: E402
 import comparisons  # noqa: E402
+import grid  # noqa: E402
+import replicate  # noqa: E402
 import table  # noqa: E402
 
 
@@ -192,6 +194,65 @@ class Figures(Folder):
         (self.folder / "tree.json").write_text('{"work": "w", "unit": "MB/s", "ours": null, "peers": {}}')
         with self.assertRaisesRegex(table.TableError, "machine"):
             table.fill("<!-- figures tree -->\n<!-- end tree -->\n", self.folder)
+
+
+TOPOLOGY = """
+[[host]]
+name = "meta"
+[[host.port]]
+name = "ctl"
+address = "10.9.0.1/24"
+""" + "".join(f"""
+[[host]]
+name = "{side}-{name}"
+[[host.port]]
+name = "wan"
+address = "10.{route}.{pair}.{number}/24"
+[[host.port]]
+name = "ctl"
+address = "10.9.0.{control}/24"
+""" for side, name, route, pair, number, control in (
+    ("us", "a", 1, 1, 1, 2), ("us", "b", 1, 2, 1, 3), ("us", "c", 2, 1, 1, 4),
+    ("jp", "a", 1, 1, 2, 5), ("jp", "b", 1, 2, 2, 6), ("jp", "c", 2, 1, 2, 7))) + """
+[[link]]
+name = "wide"
+capacity = "80000000bps"
+carries = ["10.1.1.0/24", "10.1.2.0/24"]
+[[link]]
+name = "narrow"
+capacity = "8000000bps"
+carries = ["10.2.1.0/24"]
+"""
+
+
+class Replicate(Folder):
+    def network(self):
+        path = self.folder / "topology.toml"
+        path.write_text(TOPOLOGY)
+        return replicate.Network(path)
+
+    def test_a_rate_is_that_of_the_middle(self):
+        # Slow at both ends, 100 bytes each half second between.
+        samples = [(0, 0), (10, 100)] + [(10 + n / 2, 100 + 100 * n) for n in range(1, 9)] + [(30, 1000)]
+        rate = replicate.share_of(samples)
+        self.assertEqual((rate["bps"], rate["bytes"]), (1600, 600))
+        with self.assertRaises(grid.Failed):
+            replicate.share_of([(0, 0), (1, 1)])
+
+    def test_files_are_those_of_the_experiment(self):
+        network = self.network()
+        self.assertEqual((network.pairs, network.sum_bps()), (["a", "b", "c"], 88_000_000))
+        self.assertEqual([network.route_of(p) for p in network.pairs], ["wide", "wide", "narrow"])
+        whole = 8_000_000 // 8 * 40 * 5948 // 6018
+        self.assertEqual(network.file_bytes("c", 40), whole // 2)
+        self.assertEqual(network.file_bytes("a", 40), 80_000_000 // 8 * 40 * 5948 // 6018 // 2 // 2)
+
+    def test_nodes_see_each_other_over_the_routes(self):
+        network = self.network()
+        self.assertIn("10.1.2.2 jp-b\n", network.names("us-b"))
+        self.assertIn("10.9.0.1 meta\n", network.names("us-b"))
+        self.assertIn("10.9.0.6 jp-b\n", network.names("meta"))
+        self.assertNotIn("10.1.", network.names("meta"))
 
 
 if __name__ == "__main__":

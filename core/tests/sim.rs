@@ -251,6 +251,36 @@ fn an_interface_that_follows_the_window_does_not_keep_a_queue() {
     assert!(rtt < PicoDuration::from_ms(25), "{rtt}");
 }
 
+/// A pace that is changed on the way holds from the next segment on, to the frame.
+#[test]
+fn a_pace_can_be_changed_while_it_sends() {
+    let path = link(1_000, 1 << 20, Ratio::ZERO);
+    let (mut net, flow) = connection(Profile::MODERN, Algorithm::Reno, path, 1);
+    let at = |ms| PicoTime::ZERO + PicoDuration::from_ms(ms);
+    net.set_pace(flow, BitRate::from_mbps(100)).expect("a connection");
+    let mut got = Vec::new();
+    for ms in [2_000, 3_000, 4_000, 5_000] {
+        net.run_until(at(ms), &mut Silent);
+        got.push(net.receiver(flow).expect("a connection").stats().segments);
+        if ms == 3_000 {
+            net.set_pace(flow, BitRate::from_mbps(25)).expect("a connection");
+        }
+    }
+    let frames = |mbps: u64| mbps * 1_000_000 / 8 / 1_518;
+    // A segment that waits for the reaction to an ACK loses that time.
+    let close = |a: u64, b: u64| assert!(a <= b + 2 && a + 2 + b / 500 >= b, "{a} {b}");
+    close(got[1] - got[0], frames(100));
+    // What was under way when it changed was sent at the old one: 10 ms of it.
+    close(got[2] - got[1], frames(25) + (frames(100) - frames(25)) / 100);
+    close(got[3] - got[2], frames(25));
+    let slow = net.set_pace(flow, BitRate::MIN);
+    assert!(matches!(slow, Err(SimError::Pace(_))), "{slow:?}");
+    assert_eq!(
+        net.set_pace(FlowId(9), BitRate::from_mbps(1)),
+        Err(SimError::NoConnection(FlowId(9)))
+    );
+}
+
 fn on_off(forward: Vec<StageId>) -> OnOffFlow {
     OnOffFlow {
         source: OnOff {

@@ -260,6 +260,16 @@ fn processes_write_one_file_and_the_administrator_looks_after_it() {
         site["read_bps"].as_u64() > Some(0) && site["write_bps"].as_u64() > Some(0),
         "{bench}"
     );
+    for figure in ["nodes", "capacity_bytes", "read_bps", "write_bps"] {
+        assert_eq!(bench["total"][figure], site[figure], "one site is all: {bench}");
+    }
+    let table = grid.out(&["fs", "df", "--bench", "3MiB"]);
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(
+        rows[0].contains("capacity [GB]    write [MB/s]     read [MB/s]"),
+        "{table}"
+    );
+    assert!(rows[2].starts_with("total"), "{table}");
     grid.want(2, &["fs", "df", "--bench", "3"]);
     let fsck = grid.json(&["fsck", "--deep"]);
     assert_eq!(

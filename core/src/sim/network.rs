@@ -10,7 +10,7 @@ use super::{
 use crate::{
     pace::Spacing,
     tcp::{Kind as SegmentKind, Receiver, Segment, Sender},
-    units::{FrameBytes, PicoDuration, PicoTime, WireBytes},
+    units::{BitRate, FrameBytes, PicoDuration, PicoTime, WireBytes},
     wan::{Count, StageCounters},
     wire::{FRAME_MIN, PREAMBLE, pad, pause_time},
 };
@@ -82,6 +82,17 @@ impl Network {
         }
         self.wake_stage(stage.index());
         Ok(())
+    }
+
+    /// Changes the pace of a connection (frame level) from the segment after the one sent last.
+    ///
+    /// # Errors
+    /// [`SimError::NoConnection`]; [`SimError::Pace`] of a rate beyond the pacer's range.
+    pub fn set_pace(&mut self, flow: FlowId, rate: BitRate) -> Result<(), SimError> {
+        match self.flows.get_mut(flow.index()).map(|f| &mut f.end) {
+            Some(End::Tcp(tcp)) => tcp.sender.set_pace(rate).map_err(SimError::Pace),
+            _ => Err(SimError::NoConnection(flow)),
+        }
     }
 
     /// Now.

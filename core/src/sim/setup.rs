@@ -7,6 +7,7 @@ use super::{
     stage::{Kind, StageId},
 };
 use crate::{
+    pace::PaceError,
     tcp::{Receiver, Sender},
     units::{FrameBytes, PicoDuration, Ratio},
     wan::{
@@ -42,6 +43,8 @@ pub enum SimError {
     NeedsBytes,
     /// A flow that is not there or is no TCP connection.
     NoConnection(FlowId),
+    /// A pace that cannot be kept.
+    Pace(PaceError),
 }
 
 impl fmt::Display for SimError {
@@ -56,6 +59,7 @@ impl fmt::Display for SimError {
                 "simulated frames have no bytes: a link cannot rewrite or corrupt them (live runs can)",
             ),
             SimError::NoConnection(flow) => write!(f, "flow {} is no TCP connection", flow.0),
+            SimError::Pace(why) => write!(f, "pace: {why}"),
         }
     }
 }

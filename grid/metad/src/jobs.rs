@@ -17,7 +17,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use crate::node::Known;
 use crate::place::View;
 use crate::server::Inner;
-use crate::traffic::{End, Wanted, weight_of};
+use crate::traffic::rules::weight_of;
+use crate::traffic::{End, Wanted};
 use crate::{convert, damage};
 
 /// How often jobs are looked for when nobody says that there are some.

@@ -39,5 +39,7 @@ mod turn;
 mod upkeep;
 
 pub use config::{Config, Replication, RouteConfig, Timing};
+pub use node::HEARTBEAT_MS;
 pub use server::{Metad, MetadError};
 pub use start::{beside, make_keys, open_catalog};
+pub use traffic::rules;

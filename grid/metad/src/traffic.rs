@@ -16,6 +16,7 @@
 //! Beside other metadata services the routes are shared by the catalog: a service plans a route only with the part of
 //! its row that it holds a lease of (`ways`).
 
+pub mod rules;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,34 +24,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kuroshio_catalog as cat;
-use kuroshio_core::plan::{Arbiter, Config as Leasing, LeaseId};
+use kuroshio_core::plan::{Arbiter, LeaseId};
 use kuroshio_core::replica::{
-    Change, Ended, JobId, JobItem, NodeId, Planner, PlannerConfig, SiteId, Transfer, TransferId, split,
+    Change, Ended, JobId, JobItem, NodeId, Planner, SiteId, Transfer, TransferId, split,
 };
 use kuroshio_core::units::{BitRate, PicoDuration, PicoTime, Ratio};
 use kuroshio_proto::{object_path, v1};
 use tokio::sync::{Notify, oneshot, watch};
 
+use self::rules::{FLOOR_BPS, TTL};
 use self::ways::{Way, hold, release};
 use crate::config::Config;
 use crate::node::Known;
 use crate::place::{Names, fragment_id};
 use crate::server::Inner;
 
-/// How long a rate holds without another heartbeat.
-const TTL: Duration = Duration::from_secs(3);
-/// Drift of clocks over [`TTL`].
-const GUARD: Duration = Duration::from_millis(30);
-/// How long a lease that ran out keeps its place.
-const LINGER: Duration = Duration::from_secs(1);
-/// Rate of a transfer without a lease, bit/s: it sends nothing.
-const FLOOR_BPS: u64 = 1;
-/// No further transfer begins where less than this is left, bit/s.
-const LEAST_BPS: u64 = 100_000;
-/// Times that an item is tried, each time at the next source.
-const ATTEMPTS: u32 = 4;
-/// Rest of an item that failed.
-const RETRY: Duration = Duration::from_millis(500);
 /// Sources of one object at once.
 const SOURCES: usize = 4;
 /// How often it is looked whether nodes are there and routes are held.
@@ -152,25 +140,10 @@ impl Traffic {
     /// Nothing moves yet. `instance` differs from start to start.
     pub fn new(config: &Config, instance: u64) -> Self {
         let replication = &config.replication;
-        let planner = PlannerConfig {
-            max_running: config.timing.transfers as usize,
-            stream_max: replication.stream_max(),
-            max_streams: replication.streams,
-            min_rate: BitRate::new(LEAST_BPS).unwrap_or(BitRate::MIN),
-            max_attempts: ATTEMPTS,
-            retry_after: PicoDuration::from_std(RETRY),
-            ..PlannerConfig::default()
-        };
-        let leasing = Leasing {
-            ttl: PicoDuration::from_std(TTL),
-            guard: PicoDuration::from_std(GUARD),
-            linger: PicoDuration::from_std(LINGER),
-            instance,
-        };
-        let arbiter = Arbiter::new(leasing, PicoTime::ZERO);
+        let arbiter = Arbiter::new(rules::leasing(instance), PicoTime::ZERO);
         Self {
             state: Mutex::new(State {
-                planner: Planner::new(planner, PicoTime::ZERO),
+                planner: Planner::new(rules::planning(config), PicoTime::ZERO),
                 // Refused only for a time to live of zero.
                 arbiter: arbiter.unwrap_or_else(|e| unreachable!("{e}")),
                 names: Names::default(),
@@ -679,11 +652,4 @@ fn pull_of(wanted: &Wanted, t: &Transfer, from: v1::Place, pace: &v1::Pace) -> v
         fragment: object.fragment,
         what: Some(v1::order::What::Pull(pull)),
     }
-}
-
-/// A job's share from its priority: as many parts as it is above the lowest, 1 to 1000.
-pub fn weight_of(priority: i32) -> u32 {
-    u32::try_from(priority.saturating_add(1))
-        .unwrap_or(1)
-        .clamp(1, 1000)
 }

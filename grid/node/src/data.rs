@@ -102,15 +102,20 @@ pub struct Data {
     writing: Mutex<HashMap<ObjectId, Writing>>,
 }
 
-struct Reading(ObjectReader);
+struct Reading {
+    reader: ObjectReader,
+    /// Where it goes.
+    socket: Option<PacedSocket>,
+}
 
 impl ReadAt for Reading {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         // The file has more than the content: what is sent ends with the content.
-        let left = self.0.size().saturating_sub(offset);
+        let left = self.reader.size().saturating_sub(offset);
         let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let most = self.socket.as_ref().map_or(most, |s| s.allow(most));
         let into = buf.get_mut(..most).unwrap_or_default();
-        self.0
+        self.reader
             .read_at(offset, into)
             .map_err(|e| io::Error::other(e.to_string()))
     }
@@ -194,7 +199,10 @@ impl Data {
             size: reader.size(),
             etag,
             modified_unix_s: u64::try_from(reader.meta().modified_unix_ns / 1_000_000_000).ok(),
-            bytes: Reading(reader),
+            bytes: Reading {
+                reader,
+                socket: request.extensions().get::<PacedSocket>().cloned(),
+            },
         };
         Ok(door::send(content, request.headers(), head_only))
     }

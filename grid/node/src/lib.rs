@@ -19,4 +19,5 @@ mod server;
 
 pub use config::NodeConfig;
 pub use data::MAX_PART_BYTES;
+pub use pull::AHEAD;
 pub use server::{Node, NodeError};

@@ -32,8 +32,8 @@ const LARGEST_PIECE: u64 = 4 << 20;
 const FREE_BYTES: u64 = 32 << 20;
 /// A piece is what comes in so long.
 const PIECE_MS: u64 = 250;
-/// What is under way lasts so long beyond the round trip.
-const AHEAD: Duration = Duration::from_millis(400);
+/// What a pull has asked for and not got lasts so long beyond the round trip.
+pub const AHEAD: Duration = Duration::from_millis(400);
 /// Longest wait for the right to ask.
 const PATIENCE: Duration = Duration::from_millis(500);
 

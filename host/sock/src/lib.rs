@@ -18,6 +18,8 @@
 //! The kernel's pacing falls short when its timer is late, and partial segments carry more header than the
 //! formula; a [`Trim`] of at most 1 % holds the average at the rate. [`set_pacing`] is the formula alone.
 //!
+//! It begins with a connection's eleventh data segment; [`opening`] is for those before it.
+//!
 //! [`follow_window`] is dynamic pacing (one window per round trip) for a socket that no qdisc paces.
 //!
 //! # Time-outs
@@ -28,12 +30,14 @@
 mod connect;
 mod framing;
 mod info;
+mod opening;
 mod opt;
 mod trim;
 
 pub use connect::{ConnectError, ConnectOptions, connect, listen};
 pub use framing::{Framing, Pacing};
 pub use info::{TcpInfo, tcp_info};
+pub use opening::{OpeningStep, UNPACED_SEGMENTS, opening};
 pub use opt::{
     Buffers, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, MAX_CONGESTION_NAME, USER_TIMEOUT_MS,
     buffers, congestion, follow_window, is_ipv6, keep_pacing, set_buffers, set_congestion, set_cork,

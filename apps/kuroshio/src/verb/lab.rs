@@ -188,9 +188,9 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
     all.extend(rails::list(json));
     let (name, title) = replicate::NAME;
     if json {
-        all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["live"] }));
+        all.push(serde_json::json!({ "experiment": name, "title": title, "modes": ["live", "sim"] }));
     } else {
-        print(&format!("{name}: {title} (live)"));
+        print(&format!("{name}: {title} (live, sim)"));
     }
     if json {
         print(&serde_json::to_string_pretty(&all).map_err(|e| Failure::failed(e.to_string()))?);
@@ -313,22 +313,31 @@ fn run_lanes(args: &RunArgs) -> Result<ExitCode, Failure> {
     tell(args, &result, &page)
 }
 
-/// Runs the grid over the emulated Pacific.
+/// Runs the grid over the emulated Pacific, or its plan in virtual time.
 fn run_replicate(args: &RunArgs) -> Result<ExitCode, Failure> {
     let name = &args.name;
-    if args.sim || args.vm || args.today || args.stall_emulator.is_some() || !args.sets.is_empty() {
+    if args.vm || args.today || args.stack.is_some() || args.stall_emulator.is_some() || !args.sets.is_empty()
+    {
         return Err(Failure::usage(format!(
-            "lab run {name}: runs live only, without --set, --today and --stall-emulator"
+            "lab run {name}: runs with --live or --sim, without --set, --today, --stack and --stall-emulator"
         )));
     }
-    if !isolate::is_inside() {
+    let (result, size, suffix) = if args.sim {
+        (
+            replicate::sim::run(replicate::setup::FULL)?,
+            replicate::setup::FULL,
+            "-sim",
+        )
+    } else if isolate::is_inside() {
+        (replicate::run(&args.out)?, replicate::setup::LIVE, "")
+    } else {
         return isolated();
-    }
-    let result = replicate::run(&args.out)?;
-    let dir = args.out.join(format!("{name}-{}", result.started_unix_s));
+    };
+    let dir = args.out.join(format!("{name}{suffix}-{}", result.started_unix_s));
     let page = result
         .write(&dir)
-        .and_then(|_| kuroshio_lab::page::summary(&result).write(&dir))
+        .and_then(|_| std::fs::write(dir.join(replicate::TOPOLOGY), size.topology()))
+        .and_then(|()| kuroshio_lab::page::summary(&result).write(&dir))
         .map_err(|m| Failure::failed(format!("{}: {m}", dir.display())))?;
     tell(args, &result, &page)
 }

@@ -28,7 +28,7 @@ use super::{
     window::Window,
 };
 use crate::{
-    pace::{ByteClockPacer, window_rate},
+    pace::{ByteClockPacer, PaceError, window_rate},
     units::{BitRate, PicoDuration, PicoTime},
 };
 
@@ -128,6 +128,19 @@ impl Sender {
     /// Its configuration.
     pub fn config(&self) -> &SenderConfig {
         &self.config
+    }
+
+    /// Sends at `rate` (frame level) from the end of the segment sent last, as a socket whose `SO_MAX_PACING_RATE` is changed.
+    ///
+    /// # Errors
+    /// A rate beyond the pacer's range; the one before stays.
+    pub fn set_pace(&mut self, rate: BitRate) -> Result<(), PaceError> {
+        match &mut self.pacer {
+            Some(pacer) => pacer.set_rate(rate)?,
+            None => self.pacer = Some(ByteClockPacer::new(rate)?),
+        }
+        self.config.pacing = Pacing::Rate(rate);
+        Ok(())
     }
 
     /// What it is doing.

@@ -14,7 +14,7 @@ use kuroshio_core::plan::{Route, RouteId};
 use kuroshio_core::replica::{MAX_RUNNING, SiteId};
 use kuroshio_core::units::{BitRate, PicoTime, Ratio};
 
-use super::{FLOOR_BPS, State, Traffic};
+use super::{State, Traffic, rules};
 use crate::server::Inner;
 
 /// Capacity of a route of which this service holds nothing, bit/s: room for the floors.
@@ -115,8 +115,7 @@ impl Traffic {
                 capacity: BitRate::new(CLOSED_BPS).unwrap_or(BitRate::MIN),
                 headroom: Ratio::ZERO,
             };
-            let streams = u32::try_from(MAX_RUNNING).unwrap_or(u32::MAX);
-            let floor = BitRate::new(FLOOR_BPS).unwrap_or(BitRate::MIN);
+            let (floor, streams) = rules::floors();
             match state.arbiter.add_route(
                 Route {
                     headroom: self.headroom,

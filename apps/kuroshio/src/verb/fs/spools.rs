@@ -105,22 +105,33 @@ pub fn bench(cx: &Context, size: &str) -> Result<ExitCode, Failure> {
             "write_bps": s.write_bps,
         })
     });
+    let total = sites.values().fold(Site::default(), |sum, s| Site {
+        nodes: sum.nodes + s.nodes,
+        capacity_bytes: sum.capacity_bytes.saturating_add(s.capacity_bytes),
+        read_bps: sum.read_bps.saturating_add(s.read_bps),
+        write_bps: sum.write_bps.saturating_add(s.write_bps),
+    });
     let value = json!({
         "bench_bytes": bytes, "level": "payload, flushed", "sites": rows.collect::<Vec<_>>(),
+        "total": {
+            "nodes": total.nodes, "capacity_bytes": total.capacity_bytes, "read_bps": total.read_bps,
+            "write_bps": total.write_bps,
+        },
         "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
     });
     if !cx.print_json(&value)? {
+        // The columns and units of the paper's table.
         output::line(&format!(
             "{:<16} {:>6} {:>14} {:>14} {:>14}",
-            "site", "nodes", "capacity", "read", "write"
+            "site", "nodes", "capacity [GB]", "write [MB/s]", "read [MB/s]"
         ))?;
-        for (name, s) in &sites {
+        for (name, s) in sites.iter().map(|(n, s)| (*n, s)).chain([("total", &total)]) {
             output::line(&format!(
                 "{name:<16} {:>6} {:>14} {:>14} {:>14}",
                 s.nodes,
-                HumanBytes(s.capacity_bytes).to_string(),
-                per_second(s.read_bps),
-                per_second(s.write_bps)
+                s.capacity_bytes / 1_000_000_000,
+                mb_per_second(s.write_bps),
+                mb_per_second(s.read_bps)
             ))?;
         }
         output::line(&format!(
@@ -138,7 +149,29 @@ pub fn bench(cx: &Context, size: &str) -> Result<ExitCode, Failure> {
     })
 }
 
-/// As the paper's table has it.
-fn per_second(bps: u64) -> String {
-    format!("{} MB/s", bps / 8_000_000)
+/// Whole MB/s; one digit more below 100, as the paper has it.
+fn mb_per_second(bps: u64) -> String {
+    let tenths = bps / 800_000;
+    match tenths {
+        1_000.. => (tenths / 10).to_string(),
+        _ => format!("{}.{}", tenths / 10, tenths % 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mb_per_second;
+
+    #[test]
+    fn rates_are_those_of_the_paper_s_table() {
+        let printed = [
+            (2_300_000_000, "2300"),
+            (128_000_000, "128"),
+            (43_400_000, "43.4"),
+            (0, "0.0"),
+        ];
+        for (bytes_per_s, text) in printed {
+            assert_eq!(mb_per_second(bytes_per_s * 8), text);
+        }
+    }
 }

@@ -1,139 +1,35 @@
 //! `gfarm-replicate`: a grid of eleven services over the emulated Pacific, replicated by `fs rep`.
 //!
-//! ```text
-//!   us-la1 ─┐                                               ┌─ jp-la1
-//!   us-la2 ─┼─ us-gw ══ la  117 Mbps, RTT 141 ms ══ jp-gw ──┼─ jp-la2
-//!   us-la3 ─┘     │                                   │     └─ jp-la3
-//!   us-chi ───────┼════ chi  25 Mbps, RTT 250 ms ═════┼─────── jp-chi
-//!   us-ny  ───────┴════ ny   50 Mbps, RTT 285 ms ═════┴─────── jp-ny
-//!   meta: every host has a second port in a network without delay, for the control plane
-//! ```
-//!
-//! A site is the nodes behind one uplink: `us-la` has three nodes, `us-chi` and `us-ny` one each, and so in Japan. The
-//! three routes are `[[route]]` of metad.toml; the grid's own plan keeps all streams of all nodes below them. Parameters
-//! are those of paper 000's SC2003 run, with the usable Los Angeles capacity of figures.md, at 1/20: two cores run
-//! the emulator, eleven services and TLS at both ends of every stream. Every node sends files whose sizes are in proportion to its part of its route, so that
-//! all end together.
+//! The network is in `setup`; here it is made and the services run in it, on the wall clock and at 1/20: two cores run the
+//! emulator, eleven services and TLS at both ends of every stream. `sim` runs the plan and its streams in virtual time
+//! at full size.
 
-use std::fmt::Write as _;
+pub mod setup;
+pub mod sim;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use kuroshio_lab::check::Check;
-use kuroshio_lab::result::{Calibration, Instrument, RunResult, Versions};
-use kuroshio_metad::{Config, Replication, RouteConfig, Timing};
+use kuroshio_lab::result::RunResult;
 use kuroshio_node::NodeConfig;
 use kuroshio_service::Ticket;
-use kuroshio_testbed::{Captured, Direction, Testbed, Topology, isolate};
+use kuroshio_testbed::{Captured, Counters, Direction, Testbed, Topology, isolate};
 use serde_json::{Value, json};
 
+use self::setup::{Counts, FILES, LIVE, PORT, ROUTES, Run, address, pairs};
 use crate::error::Failure;
-use crate::verb::demo::share::{Share, Stamp, Timeline, rate_between, share};
+use crate::verb::demo::share::Stamp;
 
-/// Its name and title.
-pub const NAME: (&str, &str) = (
-    "gfarm-replicate",
-    "Replication by `fs rep` between two sides of five node pairs over three trans-Pacific routes",
-);
+pub use self::setup::NAME;
 
-/// One part in so many of the real capacities.
-const SCALE: u64 = 20;
-/// A route: name, Mbps at full scale (frame level), one-way delay in us, nodes on each side.
-const ROUTES: [(&str, u64, u32, &[&str]); 3] = [
-    ("la", 2_340, 70_500, &["la1", "la2", "la3"]),
-    ("chi", 500, 125_000, &["chi"]),
-    ("ny", 1_000, 142_500, &["ny"]),
-];
-/// L1 rate of a port at full scale, Mbps; not below what two ports of Los Angeles need.
-const PORT_MBPS: u64 = 1_000;
-/// MTU of the SC2003 hosts, bytes.
-const MTU: u32 = 6_000;
-/// Queue of a router per Mbps of full-scale capacity (512 KB for each 500 Mbps), bytes; scaled with it.
-const QUEUE_PER_MBPS: u64 = 1_024;
-/// The part of each route that the plan does not give out.
-const HEADROOM: &str = "1.5%";
-/// How long the routes are filled, seconds.
-const SECONDS: u64 = 40;
-/// Files of each node.
-const FILES: u64 = 2;
-/// What must hold.
-const LEAST_SHARE: f64 = 0.97;
-/// Port of every service.
-const PORT: u16 = 7400;
 /// Longest wait for a state.
 const LIMIT: Duration = Duration::from_secs(300);
+/// The topology file that a run leaves in its folder: other programs can be measured in the same network.
+pub const TOPOLOGY: &str = "topology.toml";
 
 fn failed(e: impl std::fmt::Display) -> Failure {
     Failure::failed(e.to_string())
-}
-
-fn capacity_bps(mbps: u64) -> u64 {
-    mbps * 1_000_000 / SCALE
-}
-
-/// Every pair: index of its route, index in it, name.
-fn pairs() -> impl Iterator<Item = (usize, usize, &'static str)> {
-    let of = |(r, route): (usize, &(&str, u64, u32, &'static [&'static str]))| {
-        let nodes: &'static [&'static str] = route.3;
-        nodes.iter().enumerate().map(move |(p, name)| (r, p, *name))
-    };
-    ROUTES.iter().enumerate().flat_map(of)
-}
-
-fn address(side: u8, route: usize, pair: usize) -> String {
-    format!("10.{}.{}.{side}", route + 1, pair + 1)
-}
-
-fn topology() -> String {
-    let mut text = String::from("name = \"gfarm-replicate\"\n");
-    for router in ["us-gw", "jp-gw", "control"] {
-        let _ = writeln!(text, "[[router]]\nname = \"{router}\"");
-    }
-    let mut control = 1;
-    let mut second = |text: &mut String| {
-        let _ = writeln!(
-            text,
-            "[[host.port]]\nname = \"ctl\"\nmtu = \"1500B\"\nwire = \"1Gbps\"\naddress = \"10.9.0.{control}/24\"\n\
-             router = \"control\"\nqueue = \"4MiB\""
-        );
-        control += 1;
-    };
-    let _ = writeln!(text, "[[host]]\nname = \"meta\"");
-    second(&mut text);
-    let wire_bps = PORT_MBPS * 1_000_000 / SCALE;
-    for (side, gateway, number) in [("us", "us-gw", 1), ("jp", "jp-gw", 2)] {
-        for (r, p, name) in pairs() {
-            let _ = writeln!(
-                text,
-                "[[host]]\nname = \"{side}-{name}\"\n[[host.port]]\nname = \"wan\"\nmtu = \"{MTU}B\"\n\
-                 wire = \"{wire_bps}bps\"\naddress = \"{}/24\"\nrouter = \"{gateway}\"\nqueue = \"64MiB\"",
-                address(number, r, p)
-            );
-            second(&mut text);
-        }
-    }
-    for (r, (name, mbps, delay_us, nodes)) in ROUTES.iter().enumerate() {
-        let carries: Vec<String> = (0..nodes.len())
-            .map(|p| format!("\"10.{}.{}.0/24\"", r + 1, p + 1))
-            .collect();
-        let _ = writeln!(
-            text,
-            "[[link]]\nname = \"{name}\"\nbetween = [\"us-gw\", \"jp-gw\"]\ncapacity = \"{}bps\"\n\
-             one_way_delay = \"{delay_us}us\"\nqueue = \"{}B\"\ncarries = [{}]",
-            capacity_bps(*mbps),
-            mbps * QUEUE_PER_MBPS / SCALE,
-            carries.join(", ")
-        );
-    }
-    text
-}
-
-/// Bytes of one file of a node on a route: its part of the route's payload for [`SECONDS`], in [`FILES`] files.
-fn file_bytes(route: usize) -> u64 {
-    let (_, mbps, _, nodes) = ROUTES[route];
-    let payload = capacity_bps(mbps) / 8 * SECONDS * u64::from(MTU - 52) / u64::from(MTU + 18);
-    payload / nodes.len() as u64 / FILES
 }
 
 /// A process that is ended when this goes.
@@ -217,32 +113,7 @@ impl World<'_> {
 
     fn start_metad(&self) -> Result<Running, Failure> {
         let dir = self.dir.join("grid/metad");
-        let route = |from: &str, to: &str, mbps: u64| RouteConfig {
-            from: from.to_owned(),
-            to: to.to_owned(),
-            capacity: format!("{}bps", capacity_bps(mbps)),
-        };
-        let routes = ROUTES
-            .iter()
-            .map(|(name, mbps, ..)| route(&format!("us-{name}"), &format!("jp-{name}"), *mbps));
-        let config = Config {
-            name: "gfarm-replicate".into(),
-            listen: ([10, 9, 0, 1], PORT).into(),
-            advertise: None,
-            database: None,
-            timing: Timing {
-                // A busy machine is not a lost node.
-                down_after_ms: 20_000,
-                transfers: 32,
-                ..Timing::default()
-            },
-            replication: Replication {
-                headroom: HEADROOM.into(),
-                ..Replication::default()
-            },
-            routes: routes.collect(),
-        };
-        config.save(&dir)?;
+        LIVE.config().save(&dir)?;
         let running = self.serve("meta", "metad", &dir)?;
         self.wait("the metadata service", || {
             Ok(self.run("meta", &["status"]).is_ok())
@@ -293,8 +164,8 @@ impl World<'_> {
         for (r, _, name) in pairs() {
             self.run("meta", &["mkdir", &format!("/{name}")])?;
             for n in 0..FILES {
-                write_content(&local, file_bytes(r), (bytes + n).wrapping_add(1))?;
-                bytes += file_bytes(r);
+                write_content(&local, LIVE.file_bytes(r), (bytes + n).wrapping_add(1))?;
+                bytes += LIVE.file_bytes(r);
                 let host = format!("us-{name}");
                 let (from, to) = (local.display().to_string(), format!("/{name}/f{n}"));
                 self.run(
@@ -367,7 +238,7 @@ pub fn run(out: &Path) -> Result<RunResult, Failure> {
     let work = std::env::temp_dir().join(format!("kuroshio-gfarm-replicate-{}", std::process::id()));
     std::fs::create_dir_all(work.join("config")).map_err(failed)?;
     let scratch = Scratch(work);
-    let topology = Topology::from_toml(&topology()).map_err(failed)?;
+    let topology = Topology::from_toml(&LIVE.topology()).map_err(failed)?;
     let net = Testbed::up(&topology).map_err(failed)?;
     let world = World {
         net: &net,
@@ -400,7 +271,7 @@ pub fn run(out: &Path) -> Result<RunResult, Failure> {
         "{} files, {:.0} MB over {:.0} Mbps ...",
         count as u64 * FILES,
         bytes as f64 / 1e6,
-        sum_bps() as f64 / 1e6
+        LIVE.sum_bps() as f64 / 1e6
     );
     let begun = Instant::now();
     world.replicate()?;
@@ -410,7 +281,8 @@ pub fn run(out: &Path) -> Result<RunResult, Failure> {
     let whole = world.replicated()?;
     drop(services);
     let report = net.down().map_err(failed)?;
-    let (all, routes) = shares(&captured)?;
+    let (all, mut routes) = LIVE.shares(&stamps(&captured))?;
+    queues(&mut routes, &counters);
     let measured = json!({
         "frame_bps": all.rate_bps, "share_of_capacity": all.of_capacity, "routes": routes,
         "dropped_frames": counters.dropped_frames(), "machine_lost_frames": counters.machine_lost(),
@@ -419,132 +291,47 @@ pub fn run(out: &Path) -> Result<RunResult, Failure> {
         "lateness_p50_ns": report.lateness.p50_ns, "lateness_p99_ns": report.lateness.p99_ns,
         "lateness_max_ns": report.lateness.max_ns, "out": out.display().to_string(),
     });
-    let disturbed_by = report.disturbed.unwrap_or_default();
-    Ok(result(
-        (started_unix_s, disturbed_by),
-        measured,
-        all.of_capacity,
-        counters.dropped_frames(),
-        whole,
-        count as u64 * FILES,
-    ))
-}
-
-/// The share of the routes' sum from 20 % to 80 % of the bytes, and each route's in that time.
-fn shares(captured: &Captured) -> Result<(Share, Vec<Value>), Failure> {
-    let stamps = |wanted: &dyn Fn(usize) -> bool| {
-        let inward = captured
-            .records
-            .iter()
-            .filter(|r| r.direction == Direction::In && wanted(usize::from(r.port)));
-        let mut stamps: Vec<Stamp> = inward
-            .map(|r| Stamp {
-                at_ns: r.t_ns,
-                frame_bytes: u64::from(r.frame_len),
-            })
-            .collect();
-        stamps.sort_by_key(|s| s.at_ns);
-        stamps
-    };
-    let capacities: Vec<Timeline> = ROUTES
-        .iter()
-        .map(|(_, m, ..)| Timeline::constant(capacity_bps(*m)))
-        .collect();
-    let all = share(&stamps(&|_| true), &capacities).ok_or_else(|| failed("too few frames were stamped"))?;
-    let routes = ROUTES.iter().enumerate().map(|(r, (name, mbps, ..))| {
-        let mine = |port: usize| pairs().nth(port).is_some_and(|(of, ..)| of == r);
-        let rate = rate_between(&stamps(&mine), all.from_ns, all.to_ns);
-        json!({
-            "route": name, "capacity_bps": capacity_bps(*mbps), "frame_bps": rate,
-            "share": rate as f64 / capacity_bps(*mbps) as f64,
-        })
-    });
-    Ok((all, routes.collect()))
-}
-
-fn sum_bps() -> u64 {
-    ROUTES.iter().map(|(_, mbps, ..)| capacity_bps(*mbps)).sum()
-}
-
-fn result(
-    (started_unix_s, disturbed_by): (u64, String),
-    measured: Value,
-    of_capacity: f64,
-    dropped: u64,
-    whole: u64,
-    files: u64,
-) -> RunResult {
-    let check = |name: &str, value: String, bound: &str, ok| Check {
-        name: name.to_owned(),
-        value,
-        bound: bound.to_owned(),
-        ok,
-    };
-    RunResult {
-        experiment: NAME.0.into(),
-        title: NAME.1.into(),
-        source: "003 Gfarm, replication of 8 GB by three node pairs; 000 GNET-1, SC2003 run for the routes".into(),
-        mode: "live".into(),
-        variant: String::new(),
-        scale: format!("1/{SCALE}"),
+    Ok(LIVE.result(Run {
+        mode: "live",
         started_unix_s,
-        paper: json!({
-            "three node pairs, 10 s average (CHEP 2003)": "741 Mbps of 893 Mbps (83 %)",
-            "SC2003 with GNET-1": "3.78 Gbps of 3.9 Gbps (97 %)",
-        }),
-        settings: json!({
-            "routes": "Los Angeles 2,340 Mbps (figures.md), Chicago 500, New York 1,000; RTT 141, 250, 285 ms (000), all rates at 1/20",
-            "ports": "1 Gbps L1 at 1/20, MTU 6000 (000)",
-            "queues": "512 KiB for each 500 Mbps, at 1/20 (000, emulated network)",
-            "headroom": HEADROOM, "tcp": "CUBIC of this kernel", "streams": "one for each transfer",
-            "fill_s": SECONDS, "files_per_node": FILES,
-        }),
-        measured: [("replication".to_owned(), measured)].into_iter().collect(),
-        compared: Vec::new(),
-        checks: vec![
-            check(
-                "the routes' sum is used",
-                format!("{:.2} %", of_capacity * 100.0),
-                "97 % or more, frame level, from 20 % to 80 % of the bytes",
-                of_capacity >= LEAST_SHARE,
-            ),
-            check("nothing is dropped", format!("{dropped} frames"), "0 frames at any router or port", dropped == 0),
-            check("every file has both replicas", format!("{whole} of {files}"), "all", whole == files),
-        ],
-        instrument: Instrument {
-            calibration: Calibration {
-                vector: "none: what is counted are bytes in seconds".into(),
-                ..Calibration::default()
-            },
-            lateness: Vec::new(),
+        disturbed_by: report.disturbed.unwrap_or_default(),
+        tcp: "CUBIC of this kernel",
+        measured,
+        counts: Counts {
+            of_capacity: all.of_capacity,
+            dropped: counters.dropped_frames(),
+            whole,
         },
-        disturbed: !disturbed_by.is_empty(),
-        disturbed_by,
-        versions: Versions::here(),
-        seed: 1,
+        further: Vec::new(),
         notes: vec![
             "The control plane has a network of its own without delay; every byte of content crosses the routes.".into(),
             "Rates are at frame level by stamps of the receiving hosts' kernel.".into(),
         ],
-    }
+    }))
 }
 
-/// What a plan of routes at this scale looks like is checked without a machine.
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kuroshio_core::units::{BitRate, Ratio};
+/// The frames that came to Japan, by route.
+fn stamps(captured: &Captured) -> Vec<Vec<Stamp>> {
+    let mut by_route = vec![Vec::new(); ROUTES.len()];
+    let route_of: Vec<usize> = pairs().map(|(r, ..)| r).collect();
+    for r in captured.records.iter().filter(|r| r.direction == Direction::In) {
+        let Some(route) = route_of.get(usize::from(r.port)) else {
+            continue;
+        };
+        by_route[*route].push(Stamp {
+            at_ns: r.t_ns,
+            frame_bytes: u64::from(r.frame_len),
+        });
+    }
+    by_route
+}
 
-    #[test]
-    fn the_network_is_one() {
-        let topology = Topology::from_toml(&topology());
-        assert!(topology.is_ok(), "{:?}", topology.err());
-        assert_eq!(sum_bps(), 192_000_000);
-        for (name, mbps, ..) in ROUTES {
-            assert!(BitRate::new(capacity_bps(mbps)).is_some(), "{name}");
-        }
-        assert!(HEADROOM.parse::<Ratio>().is_ok());
-        // 117 Mbps for 40 s in six files.
-        assert_eq!(file_bytes(0), 117_000_000 / 8 * 40 * 5948 / 6018 / 6);
+/// How full each route's queue was, and what it refused.
+fn queues(routes: &mut [Value], counters: &Counters) {
+    for ((name, ..), route) in ROUTES.iter().zip(routes) {
+        let link = counters.link(&format!("{name}:us-gw>jp-gw"));
+        let stage = link.map(|l| l.stage).unwrap_or_default();
+        route["queued_max_bytes"] = json!(stage.queued_max.get());
+        route["dropped_frames"] = json!(stage.dropped().frames);
     }
 }
