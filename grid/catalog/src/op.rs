@@ -751,7 +751,8 @@ operations! {
     // ---- a catalog that has lost its memory ------------------------------------------------------------
 
     /// No inode or generation up to `highest` is given out from now on. The answer is the first number that was not
-    /// reserved before: at or below `highest`, the catalog is older than what bears that number. Service or
+    /// given out before (on PostgreSQL: not reserved): at or below `highest`, the catalog is older than what bears that
+    /// number. Service or
     /// administrator. Other services go on with the numbers that they have reserved.
     write RaiseNumbers {
         /// Highest number in use elsewhere.

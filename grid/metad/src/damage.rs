@@ -87,6 +87,7 @@ fn name_of(replica: &cat::NodeReplica) -> v1::ObjectName {
         fragment: replica.object.fragment,
         size_bytes: replica.size,
         digest: replica.digest.0.to_vec(),
+        file: None,
     }
 }
 

@@ -213,6 +213,7 @@ impl Inner {
         r.pin
             .parse::<kuroshio_service::Pin>()
             .map_err(|e| invalid(format!("pin: {e}")))?;
+        let behind = self.is_behind(&name, &r).await?;
         let site = if r.site.is_empty() {
             DEFAULT_SITE.to_owned()
         } else {
@@ -242,7 +243,6 @@ impl Inner {
             heartbeat: Timestamp::now(),
             since: Timestamp::now(),
         };
-        let behind = self.is_behind(&name, &r).await?;
         self.check_spool(&name, &r.spool).await?;
         let report = cat::NodeReport {
             node: name.clone(),

@@ -151,6 +151,7 @@ mod tests {
         assert_eq!((memory.beat(), open().beat()), (7, 7), "a restart finds the same");
         memory.joined(false, 70);
         assert!(memory.is_held(), "until it was settled");
+        memory.told(2);
         memory.settled();
         assert!(!memory.is_held() && !memory.is_forgotten(1));
         assert_eq!(open().beat(), 2);

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs::{self, FileTimes};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use common::{TestGrid, bytes, holders, object_files, put, read, wait_for};
 use kuroshio_client::{Cancel, Grid, PutOptions, v1};
@@ -24,13 +24,15 @@ fn settled(g: &Grid) -> bool {
     status.below_copies == 0 && status.jobs_active == 0
 }
 
-/// As if all objects had been written a day ago: what nobody knows is removed when a node joins.
+/// As if all objects had been written a day earlier: what nobody knows is removed when a node joins.
 fn age(grid: &TestGrid) {
-    let day = SystemTime::now() - Duration::from_secs(86_400);
+    let day = Duration::from_secs(86_400);
     for n in 1..=NODES {
         for object in object_files(&grid.node_dir(n)) {
             let file = fs::File::options().write(true).open(object).expect("opened");
-            file.set_times(FileTimes::new().set_modified(day)).expect("times");
+            let written = file.metadata().and_then(|m| m.modified()).expect("time");
+            let times = FileTimes::new().set_modified(written - day);
+            file.set_times(times).expect("times");
         }
     }
 }
@@ -81,8 +83,13 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     put(&g, "/home/over", &bytes(10, 3), 0o644).expect("put");
     put(&g, "/home/over", &bytes(20, 4), 0o644).expect("put");
     put(&g, "/before", &bytes(30, 5), 0o644).expect("put");
+    put(&g, "/copied", &bytes(60, 8), 0o644).expect("put");
+    wait_for("two copies of all", || settled(&g));
     g.rename(b"/before", b"/after", false).expect("renamed");
     put(&g, "/before", &bytes(40, 6), 0o644).expect("put");
+    // The copy that is made after the rename knows the name.
+    g.rename(b"/copied", b"/home/renamed", false).expect("renamed");
+    g.set_copies(b"/home/renamed", "3").expect("rule");
     let path = grid.dir.path().join("local");
     fs::write(&path, &large).expect("written");
     let options = PutOptions {
@@ -97,7 +104,7 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
         .expect("put");
     wait_for("two copies of all", || settled(&g));
     // What was overwritten is removed by its nodes.
-    wait_for("nothing but what files have", || objects(&grid) == 2 * (2 + 1 + 2 + 3));
+    wait_for("nothing but what files have", || objects(&grid) == 2 * (2 + 1 + 2 + 3) + 3);
     let inode = |path: &str| g.stat(path.as_bytes(), true).expect("there").inode;
     let (was_small, was_after) = (inode("/home/ann é/small"), inode("/after"));
     let held = objects(&grid);
@@ -109,7 +116,7 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     });
     let g = grid.admin();
     let reply = fsck(&g);
-    assert_eq!((reply.rebuilt, reply.unnamed, reply.renewed, reply.left), (5, 1, 0, 0), "{reply:?}");
+    assert_eq!((reply.rebuilt, reply.unnamed, reply.renewed, reply.left), (6, 1, 0, 0), "{reply:?}");
     assert!(reply.nodes.iter().all(|n| !n.held && n.unknown == 0));
     assert_eq!(objects(&grid), held, "nothing was removed");
 
@@ -118,6 +125,8 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     assert!(read(&g, "/parts").expect("read") == large);
     assert_eq!(read(&g, "/home/over").expect("read"), bytes(20, 4));
     assert_eq!(read(&g, "/before").expect("read"), bytes(40, 6), "the later file of the name");
+    assert_eq!(read(&g, "/home/renamed").expect("read"), bytes(60, 8));
+    assert_eq!(holders(&g, "/home/renamed").len(), 3);
     let aside = format!("/lost+found/{was_after}");
     assert_eq!(read(&g, &aside).expect("read"), bytes(30, 5), "its stored name is another's by now");
     let attr = g.stat("/home/ann é/small".as_bytes(), true).expect("there");

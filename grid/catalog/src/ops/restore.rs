@@ -5,29 +5,34 @@
 
 use super::content::whole;
 use super::{Effect, Tx};
-use crate::sql::{R, p, refuse};
+use crate::sql::{Dialect, R, p, refuse};
 use crate::state::Text;
 use crate::{Attr, Draft, ErrorKind, Generation, Handle, Kind, RestoreFile};
 use std::collections::HashMap;
 
 impl Tx<'_> {
-    /// No number up to `highest` is given out from now on; the answer is the first one that was not reserved before.
+    /// No number up to `highest` is given out from now on; the answer is the first one that was not given out before, or,
+    /// where several services have numbers of their own, not reserved.
     pub(super) fn raise_numbers(&mut self, highest: u64) -> R<u64> {
         self.need_service("numbers")?;
         super::check_number("number", highest)?;
         let Some(row) = self.one("SELECT value FROM meta WHERE name = 'ids'", p![])? else {
             return refuse(ErrorKind::Corrupt, "table meta has no row 'ids'");
         };
-        let before: u64 = row.num(0)?;
-        if highest >= before {
-            let first = highest + 1;
+        let reserved: u64 = row.num(0)?;
+        let first = highest + 1;
+        if highest >= reserved {
             self.x(
                 "UPDATE meta SET value = ?1 WHERE name = 'ids' AND value < ?1",
                 p![first],
             )?;
-            self.effects.push(Effect::Numbers(first));
         }
-        Ok(before)
+        let next = match self.sql.dialect() {
+            Dialect::Sqlite => self.shared.ids.next().unwrap_or(reserved),
+            Dialect::Postgres => reserved,
+        };
+        self.effects.push(Effect::Numbers(first));
+        Ok(next)
     }
 
     pub(super) fn restore_file(&mut self, op: &RestoreFile) -> R<Attr> {

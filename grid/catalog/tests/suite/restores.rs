@@ -73,17 +73,18 @@ pub fn a_file_with_its_numbers(bed: &dyn Bed) {
 pub fn numbers_are_raised(bed: &dyn Bed) {
     let env: Env = bed.env();
     let first = env.create("/a");
-    let reserved = ok(env.call(RaiseNumbers { highest: 0 }));
-    assert!(reserved > first.ino.0, "{reserved}");
-    let high = reserved + 100_000;
-    assert_eq!(ok(env.call(RaiseNumbers { highest: high })), reserved);
-    for n in 0..3 {
-        let made = env.create(&format!("/b{n}"));
-        assert!(made.ino.0 > high, "{}", made.ino);
+    let next = ok(env.call(RaiseNumbers { highest: 0 }));
+    assert!(next > first.ino.0, "{next}");
+    // Of a block that is reserved already, and beyond it.
+    for high in [next + 7, next + 100_000] {
+        ok(env.call(RaiseNumbers { highest: high }));
+        for n in 0..3 {
+            let made = env.create(&format!("/{high}-{n}"));
+            assert!(made.ino.0 > high, "{}", made.ino);
+        }
+        let draft = ok(env.call(Allocate {}));
+        assert!(draft.ino.0 > high && draft.generation.0 > high);
     }
-    let draft = ok(env.call(Allocate {}));
-    assert!(draft.ino.0 > high && draft.generation.0 > high);
     // What is below changes nothing.
-    let now = ok(env.call(RaiseNumbers { highest: 5 }));
-    assert!(now > high);
+    assert!(ok(env.call(RaiseNumbers { highest: 5 })) > next + 100_000);
 }
