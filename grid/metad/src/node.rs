@@ -254,6 +254,7 @@ impl Inner {
             write: BitRate::new(r.disk_write_bps),
         };
         self.registry.join(report.clone(), r.host, r.spool, disk);
+        self.registry.set_shares(&name, r.shared_rights);
         // Heard of before it is up: whoever is about to give it up sees one of the two. The other services leave its
         // jobs to this one from now on.
         self.record(true).await?;

@@ -12,11 +12,15 @@ thread_local! {
         tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
 }
 
-fn read<M: Message + Default>(bytes: &[u8]) -> Option<M> {
-    RUNTIME
+/// Both ways of reading say the same.
+fn read<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) -> Option<M> {
+    let read = RUNTIME
         .with(|r| r.block_on(frame::read::<M>(&mut &*bytes)))
         .ok()
-        .flatten()
+        .flatten();
+    let split = frame::split::<M>(bytes).ok().flatten();
+    assert_eq!(split.map(|(message, _)| message), read);
+    read
 }
 
 /// A message that is read is written and read again as the same.
