@@ -79,6 +79,8 @@ struct State {
     /// Decrypted bytes that are no whole message yet.
     plain: Vec<u8>,
     expected: HashMap<u64, Expected>,
+    /// Those of them that are not answered yet.
+    open: usize,
     /// Who wait for one place among the requests on their way.
     crowd: usize,
     /// Who are to be woken when the lock is given back.
@@ -134,6 +136,7 @@ impl Connection {
             buffer: vec![0; READ_BYTES],
             plain: Vec::new(),
             expected: HashMap::new(),
+            open: 0,
             crowd: 0,
             woken: Vec::new(),
             ended: None,
@@ -168,8 +171,8 @@ impl Connection {
     pub fn submit(&self, op: request::Op, context: Option<Context>) -> Waiting {
         let shared = &self.0;
         let mut state = shared.lock();
-        let crowded = state.expected.len() >= MAX_IN_FLIGHT;
-        while state.expected.len() >= MAX_IN_FLIGHT && state.ended.is_none() {
+        let crowded = state.open >= MAX_IN_FLIGHT;
+        while state.open >= MAX_IN_FLIGHT && state.ended.is_none() {
             state = shared.step(state, None);
         }
         let mut waiting = Waiting {
@@ -188,6 +191,7 @@ impl Connection {
             match state.send(number, client_frame::Body::Request(request)) {
                 Ok(()) => {
                     state.next += 1;
+                    state.open += 1;
                     state.expected.insert(number, Expected::default());
                     waiting.number = Some(number);
                     state = shared.write(state);
@@ -281,10 +285,10 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let shared = &self.0;
         let mut state = shared.lock();
-        if !state.expected.is_empty() {
+        if state.open > 0 {
             // Bytes that were never read would make the kernel throw away what the service has not read yet.
             let _ = shared.socket.set_read_timeout(Some(LAST_ANSWERS));
-            while !state.expected.is_empty() && state.ended.is_none() {
+            while state.open > 0 && state.ended.is_none() {
                 state = shared.step(state, None);
             }
         }
@@ -366,6 +370,7 @@ impl State {
         let (Some(result), Some(expected)) = (result, expected) else {
             return Err(format!("an answer {number} that nobody waits for"));
         };
+        self.open -= 1;
         if expected.dropped {
             self.expected.remove(&number);
             return Ok(());
@@ -389,6 +394,7 @@ impl State {
             return;
         }
         self.ended = Some(why.to_owned());
+        self.open = 0;
         self.expected.retain(|_, e| !e.dropped);
         let mut expected = std::mem::take(&mut self.expected);
         for (number, one) in expected.iter_mut().filter(|(_, e)| e.answer.is_none()) {
