@@ -247,7 +247,12 @@ class Gfarm:
     def configure(self):
         conf = Path("/etc/gfmd.conf")
         lines = [line for line in conf.read_text().splitlines() if not line.startswith("metadb_replication")]
-        Path("/var/gfarm-metadata/journal").mkdir(parents=True, exist_ok=True)
+        journal = Path("/var/gfarm-metadata/journal")
+        journal.mkdir(parents=True, exist_ok=True)
+        # gfmd ends before its database has all of the journal. What is left of it contradicts what gfmd has done without the
+        # journal since, and gfmd would abort over it ("duplicate key"): the database as it is counts.
+        for file in journal.iterdir():
+            file.unlink()
         lines.append(f"metadb_replication {'enable' if self.journal else 'disable'}")
         conf.write_text("\n".join(lines) + "\n")
 
