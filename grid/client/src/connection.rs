@@ -142,9 +142,7 @@ impl Connection {
             ended: None,
             refusal: None,
         };
-        let hello = client_frame::Body::Hello(Hello {
-            token: token.clone(),
-        });
+        let hello = client_frame::Body::Hello(Hello { token: token.clone() });
         let sent = state.send(0, hello);
         sent.map_err(|e| ClientError::Lost(format!("the token: {e}")))?;
         let shared = Shared {
@@ -312,9 +310,7 @@ impl State {
         let mut bytes = Vec::with_capacity(256);
         frame::append(&mut bytes, &message).map_err(|e| e.to_string())?;
         let written = self.tls.writer().write_all(&bytes);
-        written
-            .and_then(|()| self.encrypted())
-            .map_err(|e| e.to_string())
+        written.and_then(|()| self.encrypted()).map_err(|e| e.to_string())
     }
 
     /// Takes encrypted bytes from the session.

@@ -193,7 +193,13 @@ async fn frames(inner: Arc<Inner>, door: Door, peer: SocketAddr, stop: watch::Re
     };
     let session = Arc::new(Session::new(who, peer));
     let (done, mut finished) = mpsc::channel(MAX_IN_FLIGHT);
-    let spoken = speak(&inner, &session, (&mut requests, &mut answers), (&done, &mut finished), stop);
+    let spoken = speak(
+        &inner,
+        &session,
+        (&mut requests, &mut answers),
+        (&done, &mut finished),
+        stop,
+    );
     if let Err(e) = spoken.await {
         tracing::warn!(%peer, user = session.who.caller.user, "refused: {e}");
         let failure = Failure::new(Code::Invalid, e.to_string());
@@ -313,7 +319,11 @@ struct Requests<R> {
 impl<R: AsyncRead + Unpin> Requests<R> {
     fn new(from: R) -> Self {
         let bytes = Vec::new();
-        Self { from, bytes, taken: 0 }
+        Self {
+            from,
+            bytes,
+            taken: 0,
+        }
     }
 
     /// The next message that is here whole.

@@ -137,9 +137,7 @@ impl Inner {
         if !open.fragments.is_empty() {
             let scope = read_scope(open.attr.ino, &open.fragments);
             let mut rights = Rights::new(self, &session.who.caller.user, scope);
-            reply.fragments = self
-                .places(open.fragments, Some(&mut rights), near_host)
-                .await?;
+            reply.fragments = self.places(open.fragments, Some(&mut rights), near_host).await?;
         }
         reply.attr = Some(convert::attr(open.attr));
         Ok(())

@@ -146,7 +146,10 @@ mod tests {
             append(&mut one, &frame(n, b"/a")).expect("fits");
             for cut in 0..one.len() {
                 let part = left.get(..cut).expect("inside");
-                assert!(split::<ClientFrame>(part).expect("good so far").is_none(), "{cut}");
+                assert!(
+                    split::<ClientFrame>(part).expect("good so far").is_none(),
+                    "{cut}"
+                );
             }
             let (message, used) = split::<ClientFrame>(left).expect("good").expect("whole");
             assert_eq!(message, frame(n, b"/a"));

@@ -211,9 +211,7 @@ pub fn keeper_of(token: &str) -> Option<String> {
         return None;
     }
     let header = jsonwebtoken::decode_header(token).ok()?;
-    (header.alg == Algorithm::HS256)
-        .then_some(header.kid)
-        .flatten()
+    (header.alg == Algorithm::HS256).then_some(header.kid).flatten()
 }
 
 /// What every token of a service must say.

@@ -10,7 +10,9 @@ use crate::quarantine;
 use crate::reader::{Damage, expect_id};
 use crate::recover::strip;
 use crate::scrub::look;
-use crate::spool::{IDENTITY, INCOMING, LOCK, MODE, OBJECTS, PART, QUARANTINE, RESUME, SCRUB, SEALED, SLOT, WHY};
+use crate::spool::{
+    IDENTITY, INCOMING, LOCK, MODE, OBJECTS, PART, QUARANTINE, RESUME, SCRUB, SEALED, SLOT, WHY,
+};
 use crate::store::Store;
 use crate::sys::{Folder, Kind};
 use crate::trailer::Trailer;

@@ -241,7 +241,12 @@ mod tests {
         assert!(slots.take(1).is_none(), "none is made before it is asked for");
         slots.fill().expect("made");
         // Sizes at which the mark just fits into a page, and just does not.
-        for len in [1, PAGE - MARK_BYTES, PAGE - MARK_BYTES + 1, SLOT_BYTES - MARK_BYTES] {
+        for len in [
+            1,
+            PAGE - MARK_BYTES,
+            PAGE - MARK_BYTES + 1,
+            SLOT_BYTES - MARK_BYTES,
+        ] {
             let slot = slots.take(len).expect("ready");
             slot.write(&vec![7; len]).expect("written");
             let bytes = std::fs::read(dir.path().join(&slot.name)).expect("read");

@@ -361,7 +361,11 @@ fn an_object_in_a_slot_counts_only_when_it_is_whole() {
     std::fs::write(slot(7), marked(b"longer than a slot", 17 << 10)).expect("written");
     let store = open(dir.path());
     assert_eq!(store.recovered().published, [id(1), id(2)]);
-    assert_eq!(store.recovered().discarded, 2, "the torn one, and the one that is known");
+    assert_eq!(
+        store.recovered().discarded,
+        2,
+        "the torn one, and the one that is known"
+    );
     assert!(names(dir.path(), "incoming").is_empty());
     for id in [id(1), id(2), id(4)] {
         assert_eq!(content(&store, id), bytes(id.inode, 5_000));

@@ -56,7 +56,11 @@ pub(super) fn names(data: &[u8]) {
     let key = [4; 65];
     let token = format!("eyJhbGciOiJFUzI1NiIsInR5cCI6IkpXVCJ9.{text}");
     for token in [&*text, &token] {
-        assert!(Verifier::new(&key, "urn:kuroshio:x").check(token).is_err());
+        let checker = || Verifier::new(&key, "urn:kuroshio:x");
+        assert!(checker().check(token).is_err());
+        assert!(checker().with_secret(&key).check(token).is_err());
+        let keeper = kuroshio_service::keeper_of(token);
+        assert!(keeper.is_none() || checker().check_shared(token, &key).is_err());
     }
     if check_addresses(&text).is_ok() {
         let ticket = Ticket::new(&text, Pin::of_spki(b"k"), "a.b.c".into()).expect("its addresses are good");
