@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Operations per second of a grid by its client library, against Gfarm by its own, on this machine in one session.
+"""Operations per second of a grid by its client library and through FUSE, against Gfarm by its own, on this machine in one session.
 
     bench/grid.py                                   everything, three rounds
     bench/grid.py --files 200 --large 64MiB -n 1    a quick look
@@ -11,6 +11,9 @@ Contenders, in turn in every round:
                                     flushed before it is acknowledged. One caller that waits, and 64 callers.
     gfarm-journal, gfarm-default    gfmd with `metadb_replication` and its journal (an operation is flushed), and as it
                                     comes (queued, not durable); gfsd; one caller that waits.
+
+Each of them but ours-postgres is measured through FUSE too (`kuroshio mount`, gfarm2fs), by one program that waits for each
+call; between writing and reading the file system is mounted anew, so that nothing is read from the kernel's cache.
 
 Needs root: it works in mount, network and PID namespaces of its own; /etc, /var and /root are overlays there, so Gfarm's
 set-up changes nothing outside, and nothing outlives the run. Installs what is missing from Debian. The folder (--dir)
@@ -40,10 +43,16 @@ SMALL_FILES = "csrduwRu"
 # Operations of which the unlink of the files with content is not shown apart.
 NAMES = {"c": "create", "s": "stat", "r": "rename", "d": "list entries", "u": "unlink", "w": "create+write 4KiB",
          "R": "open+read 4KiB", "W": "sequential write", "S": "sequential read"}
-PACKAGES = ("gfmd", "gfsd", "gfarm-client", "libgfarm-dev", "postgresql", "gcc", "libc6-dev")
-NEEDED = ("/usr/sbin/gfmd", "/usr/sbin/gfsd", "/usr/bin/gfls", "/usr/include/gfarm/gfarm.h", "/usr/bin/psql", "/usr/bin/gcc")
+# The same through FUSE: before and after it is mounted anew.
+FUSE_SMALL, FUSE_LARGE = ("cuw", "Ru"), ("W", "S")
+PACKAGES = ("gfmd", "gfsd", "gfarm-client", "gfarm2fs", "libgfarm-dev", "postgresql", "gcc", "libc6-dev")
+NEEDED = ("/usr/sbin/gfmd", "/usr/bin/gfarm2fs", "/usr/sbin/gfsd", "/usr/bin/gfls", "/usr/include/gfarm/gfarm.h", "/usr/bin/psql", "/usr/bin/gcc")
 MANY = 64
+# What stands in place of the callers in rows that were measured through FUSE.
+FUSE = "fuse"
 START_LIMIT_S = 60.0
+# gfmd writes what it has queued into its database before it ends.
+END_LIMIT_S = 300.0
 COMMAND_LIMIT_S = 1800.0
 HOST, ADDRESS = "gf.bench", "10.77.0.1"
 SYSTEMCTL = """#!/bin/sh
@@ -73,11 +82,11 @@ def run(command, limit=COMMAND_LIMIT_S, **more):
     return done.stdout
 
 
-def wait(what, reached):
-    end = time.monotonic() + START_LIMIT_S
+def wait(what, reached, limit=START_LIMIT_S):
+    end = time.monotonic() + limit
     while not reached():
         if time.monotonic() > end:
-            raise Failed(f"not within {START_LIMIT_S:.0f} s: {what}")
+            raise Failed(f"not within {limit:.0f} s: {what}")
         time.sleep(0.05)
 
 
@@ -86,6 +95,26 @@ def succeeds(command, **more):
         return subprocess.run(command, capture_output=True, check=False, timeout=10, **more).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+def is_mounted(folder):
+    return any(line.split()[1] == str(folder) for line in Path("/proc/self/mounts").read_text().splitlines())
+
+
+class Mounted:
+    """A file system at a folder, as long as the block lasts."""
+
+    def __init__(self, contender, folder):
+        self.contender, self.folder = contender, folder
+
+    def __enter__(self):
+        self.folder.mkdir(exist_ok=True)
+        run(self.contender.mount_command(self.folder))
+        wait(f"{self.folder} is mounted", lambda: is_mounted(self.folder))
+
+    def __exit__(self, *_):
+        run(["umount", self.folder])
+        wait(f"{self.folder} is not mounted", lambda: not is_mounted(self.folder))
 
 
 def postgres_folder():
@@ -149,6 +178,9 @@ class Ours:
         return [json.loads(line) for line in out.splitlines()]
 
     callers = (1, MANY)
+
+    def mount_command(self, folder):
+        return [self.binary, "mount", self.dir / "metad", folder]
 
     def size(self, size_bytes):
         return f"{size_bytes >> 20}MiB"
@@ -219,7 +251,12 @@ class Gfarm:
     def configure(self):
         conf = Path("/etc/gfmd.conf")
         lines = [line for line in conf.read_text().splitlines() if not line.startswith("metadb_replication")]
-        Path("/var/gfarm-metadata/journal").mkdir(parents=True, exist_ok=True)
+        journal = Path("/var/gfarm-metadata/journal")
+        journal.mkdir(parents=True, exist_ok=True)
+        # gfmd ends before its database has all of the journal. What is left of it contradicts what gfmd has done without the
+        # journal since, and gfmd would abort over it ("duplicate key"): the database as it is counts.
+        for file in journal.iterdir():
+            file.unlink()
         lines.append(f"metadb_replication {'enable' if self.journal else 'disable'}")
         conf.write_text("\n".join(lines) + "\n")
 
@@ -232,7 +269,7 @@ class Gfarm:
                 os.kill(number, signal.SIGTERM)
             except ProcessLookupError:
                 pass
-        wait(f"{name} has ended", lambda: not self.running(name))
+        wait(f"{name} has ended", lambda: not self.running(name), END_LIMIT_S)
 
     @staticmethod
     def running(name):
@@ -263,6 +300,9 @@ class Gfarm:
         subprocess.run(["gfmkdir", "-p", folder], capture_output=True, check=False, timeout=60)
         out = run([self.where / "tools" / "gfarm_ops", folder, str(count), letters])
         return [json.loads(line) for line in out.splitlines()]
+
+    def mount_command(self, folder):
+        return ["gfarm2fs", folder]
 
     def size(self, size_bytes):
         return size_bytes
@@ -311,10 +351,10 @@ def check(args):
     if os.geteuid() != 0:
         raise Failed("this needs root, for namespaces and for Gfarm")
     ours = any(n.startswith("ours") for n in args.only)
-    for name in ("kuroshio", "examples/grid_bench") if ours else ():
+    for name in ("kuroshio", "examples/grid_bench", "examples/mount_rate")[0 if ours else 2:]:
         if not (args.binaries / name).exists():
-            raise Failed(f"{args.binaries / name} is missing: make build; "
-                         "cargo build --release -p kuroshio-client --example grid_bench")
+            raise Failed(f"{args.binaries / name} is missing: make build; cargo build --release -p kuroshio-client "
+                         "-p kuroshio-mount --example grid_bench --example mount_rate")
     args.dir.mkdir(parents=True, exist_ok=True)
     kind = run(["stat", "-f", "-c", "%T", args.dir]).strip()
     if kind in ("tmpfs", "ramfs", "overlayfs"):
@@ -391,9 +431,33 @@ def one_round(args, where, name, turn):
         rows += large
         print(f"round {turn + 1} {name}: " +
               ", ".join(f"{NAMES[m['operation']]} {m['per_second'] / 1e6:.0f} MB/s" for m in large), flush=True)
+        if variant != "postgres":
+            rows += through_fuse(args, where, contender, f"round {turn + 1} {name}")
     finally:
         contender.stop()
     return [{"contender": name, "round": turn + 1, **row} for row in rows]
+
+
+def through_fuse(args, where, contender, title):
+    """The same files by system calls; the rows say so."""
+    mount = where / "mnt"
+    # Gfarm's root is not the bench's.
+    folder = mount / ("bench" if isinstance(contender, Gfarm) else "") / f"fuse{time.monotonic_ns()}"
+    rows = []
+    for letters, count in ((FUSE_SMALL, str(args.files)), (FUSE_LARGE, f"{args.large >> 20}MiB")):
+        for part in letters:
+            with Mounted(contender, mount):
+                out = run([args.binaries / "examples" / "mount_rate", folder, count, part])
+            rows += [json.loads(line) for line in out.splitlines()]
+    # The second unlink is of files with content: shown as the first.
+    del rows[4]
+    told = ", ".join(f"{NAMES[m['operation']]} {m['per_second'] / scale(m['operation']):.0f}" for m in rows)
+    print(f"{title}, FUSE: {told}", flush=True)
+    return [{**row, "callers": FUSE} for row in rows]
+
+
+def scale(letter):
+    return 1e6 if letter in "WS" else 1
 
 
 def table(results):
@@ -403,15 +467,15 @@ def table(results):
         column = (row["contender"], row["callers"])
         if column not in columns:
             columns.append(column)
-    columns.sort(key=lambda c: (CONTENDERS.index(c[0]), c[1]))
-    print(f"\n{'median':<20}" + "".join(f"{name + (f' x{callers}' if callers > 1 else ''):>20}" for name, callers in columns))
+    columns.sort(key=lambda c: (CONTENDERS.index(c[0]), str(c[1])))
+    way = {1: "", FUSE: " FUSE"}
+    print(f"\n{'median':<20}" + "".join(f"{name + way.get(callers, f' x{callers}'):>20}" for name, callers in columns))
     for letter, title in NAMES.items():
         cells = ""
         for name, callers in columns:
             values = [r["per_second"] for r in results
                       if (r["contender"], r["callers"], r["operation"]) == (name, callers, letter)]
-            scale = 1e6 if letter in "WS" else 1
-            cells += f"{statistics.median(values) / scale:>20.0f}" if values else f"{'-':>20}"
+            cells += f"{statistics.median(values) / scale(letter):>20.0f}" if values else f"{'-':>20}"
         print(f"{title + (' MB/s' if letter in 'WS' else ' /s'):<20}{cells}")
 
 

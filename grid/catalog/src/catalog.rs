@@ -40,6 +40,12 @@ pub trait Catalog: Send + Sync {
         })
     }
 
+    /// Answers a quick reading operation ([`Op::is_quick`]) on the caller's own thread, where that does not wait for
+    /// another machine or process; none if it is to be submitted.
+    fn read_now(&self, _caller: &Caller, _op: &Op) -> Option<Result<Reply, CatalogError>> {
+        None
+    }
+
     /// Whether other services may have the same data open.
     fn is_shared(&self) -> bool;
 
@@ -67,13 +73,28 @@ pub trait CatalogExt: Catalog {
         op: O,
         done: impl FnOnce(Result<O::Output, CatalogError>) + Send + 'static,
     ) {
-        let op: Op = op.into();
+        self.begin_op::<O>(caller, op.into(), done);
+    }
+
+    /// As [`Self::begin`], with the operation in its general form, which must be that of an `O`.
+    fn begin_op<O: Operation>(
+        &self,
+        caller: &Caller,
+        op: Op,
+        done: impl FnOnce(Result<O::Output, CatalogError>) + Send + 'static,
+    ) {
         let name = op.name();
         self.submit(
             caller,
             op,
             Box::new(move |answer| done(answer.and_then(|r| O::output(r).ok_or_else(|| wrong_reply(name))))),
         );
+    }
+
+    /// Answers an operation, which must be that of an `O`, at once if that can be; see [`Catalog::read_now`].
+    fn try_now<O: Operation>(&self, caller: &Caller, op: &Op) -> Option<Result<O::Output, CatalogError>> {
+        let answer = self.read_now(caller, op)?;
+        Some(answer.and_then(|r| O::output(r).ok_or_else(|| wrong_reply(op.name()))))
     }
 }
 

@@ -247,6 +247,14 @@ impl<B: Backend> Engine<B> {
         })
     }
 
+    /// Runs a quick reading operation on the caller's own thread; none if it is to be submitted.
+    pub fn read_now(&self, caller: &Caller, op: &Op) -> Option<Answer> {
+        if op.writes() || !op.is_quick() {
+            return None;
+        }
+        self.inner.read_here(caller, op)
+    }
+
     pub fn describe(&self) -> String {
         self.inner.backend.describe()
     }

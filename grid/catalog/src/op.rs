@@ -143,6 +143,33 @@ macro_rules! operations {
     (@write) => { true };
 }
 
+impl Op {
+    /// Whether it reads a few rows: microseconds, where the rows are in this process. (Of a path, a content, or the
+    /// nodes: as many rows as it has components, fragments and replicas, or as there are nodes.)
+    #[must_use]
+    pub fn is_quick(&self) -> bool {
+        matches!(
+            self,
+            Op::Stat(_)
+                | Op::CheckAccess(_)
+                | Op::ReadLink(_)
+                | Op::PathOf(_)
+                | Op::GetXattr(_)
+                | Op::ListXattr(_)
+                | Op::GetAcl(_)
+                | Op::OpenRead(_)
+                | Op::Release(_)
+                | Op::Where(_)
+                | Op::OpenWrite(_)
+                | Op::Allocate(_)
+                | Op::GetUsage(_)
+                | Op::GetFragment(_)
+                | Op::ListNodes(_)
+                | Op::ListRoutes(_)
+        )
+    }
+}
+
 operations! {
     // ---- names and attributes ------------------------------------------------------------------------
 

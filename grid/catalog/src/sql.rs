@@ -247,6 +247,9 @@ impl Dialect {
             ("{dirlock}", "1", "1 FROM (SELECT pg_advisory_xact_lock(1)) held"),
         ];
         let mut out = Cow::Borrowed(sql);
+        if self == Dialect::Sqlite && !sql.contains('{') {
+            return out;
+        }
         for (word, lite, pg) in WORDS {
             if out.contains(word) {
                 let with = if self == Dialect::Sqlite { lite } else { pg };

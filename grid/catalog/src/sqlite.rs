@@ -34,6 +34,10 @@ impl Catalog for Sqlite {
         self.engine.wait(caller, op)
     }
 
+    fn read_now(&self, caller: &Caller, op: &Op) -> Option<Result<Reply, CatalogError>> {
+        self.engine.read_now(caller, op)
+    }
+
     fn is_shared(&self) -> bool {
         false
     }

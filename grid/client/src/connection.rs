@@ -1,36 +1,37 @@
-//! One pipelined connection to the metadata service.
+//! One pipelined connection to the metadata service, without a thread of its own: those who wait for answers do its work.
 //!
 //! ```text
-//!   submit ──queue──> writer task ──ClientFrame──>           service
-//!                        │ number -> waiting answer
-//!   Waiting <──oneshot── reader task <──ServerFrame──
+//!   submit ──encrypt──> out ──the first who comes writes, for all who come meanwhile──> service
+//!   wait ──nobody reads?──yes──> read for all, until one's own answer is here ──> another who waits reads on
+//!               └──no──> sleep until woken: the answer is here, or it is one's turn to read
 //! ```
 //!
-//! Both tasks live on a runtime thread of their own. When the connection ends, every request that waits is
+//! So one caller alone has no other thread between itself and the network. While nobody waits nobody reads; that a
+//! connection has ended meanwhile is seen before the next request is sent on it. When it ends, every request that waits is
 //! told so; nothing is sent twice. [`crate::service`] chooses the service and opens the next one.
 
 use std::collections::HashMap;
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
-use kuroshio_proto::frame::{self, FrameError};
 use kuroshio_proto::v1::{
     ClientFrame, Context, Failure, Hello, Request, ServerFrame, client_frame, request, response,
 };
-use kuroshio_proto::{ALPN_FRAMES, MAX_IN_FLIGHT};
-use kuroshio_service::{Security, ServiceError, dial_tls};
+use kuroshio_proto::{ALPN_FRAMES, MAX_IN_FLIGHT, frame};
+use kuroshio_service::{Pin, Security, ServiceError, dial_tls_blocking};
+use rustix::net::RecvFlags;
+use rustls::ClientConnection;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::error::ClientError;
 
-/// Requests that wait to be written.
-const QUEUE: usize = 64;
-/// Bytes that are gathered into one write.
-const GATHER_BYTES: usize = 64 * 1024;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// A buffer that has grown beyond this is given back when it is empty, bytes.
+const KEPT_BYTES: usize = 256 * 1024;
 
 /// How long a service may leave bytes unacknowledged, or keep-alive probes, when there is another one to go to.
 const SILENCE: Duration = Duration::from_millis(1500);
@@ -38,6 +39,8 @@ const SILENCE: Duration = Duration::from_millis(1500);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for a connection and its handshake when there is another service.
 const DIAL_LIMIT: Duration = Duration::from_millis(1500);
+/// Longest silence while what was asked, and nobody waits for, is answered before the connection goes.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 type Answer = Result<response::Result, Broken>;
 
@@ -50,42 +53,60 @@ pub enum Broken {
     Sent(String),
 }
 
-struct Outgoing {
-    op: request::Op,
-    context: Option<Context>,
-    answer: oneshot::Sender<Answer>,
-}
-
-struct Expected {
-    answer: oneshot::Sender<Answer>,
-    _place: OwnedSemaphorePermit,
-}
-
+/// A request on its way.
 #[derive(Default)]
-struct Table {
+struct Expected {
+    answer: Option<Answer>,
+    /// Who sleeps until it is here.
+    waiter: Option<Thread>,
+    /// Nobody wants the answer any more.
+    dropped: bool,
+}
+
+struct State {
+    tls: ClientConnection,
+    /// Encrypted bytes that nobody has taken to be written.
+    out: Vec<u8>,
+    /// The next request's number.
+    next: u64,
+    /// Requests from this number on are in `out`.
+    unsent: u64,
+    /// Somebody writes, or reads, without holding the lock.
+    writing: bool,
+    reading: bool,
+    /// Where to read into; its reader has it.
+    buffer: Vec<u8>,
+    /// Decrypted bytes that are no whole message yet.
+    plain: Vec<u8>,
     expected: HashMap<u64, Expected>,
+    /// Those of them that are not answered yet.
+    open: usize,
+    /// Who wait for one place among the requests on their way.
+    crowd: usize,
+    /// Who are to be woken when the lock is given back.
+    woken: Vec<Thread>,
     ended: Option<String>,
     /// The service refused the connection, and said why.
     refusal: Option<Failure>,
 }
 
-/// A connection; dropping it ends it.
-pub struct Connection {
-    queue: Option<mpsc::Sender<Outgoing>>,
-    table: Arc<Mutex<Table>>,
-    thread: Option<JoinHandle<()>>,
+struct Shared {
+    socket: TcpStream,
+    state: Mutex<State>,
+    /// For those in `crowd`: there may be a place, or nobody reads.
+    room: Condvar,
 }
 
-/// An answer that has not come yet.
-pub struct Waiting(oneshot::Receiver<Answer>);
+/// A connection; dropping it ends it, once what was asked is answered.
+pub struct Connection(Arc<Shared>);
 
-impl Waiting {
-    /// Waits for the answer.
-    pub fn wait(self) -> Answer {
-        self.0
-            .blocking_recv()
-            .unwrap_or_else(|_| Err(Broken::Sent("the connection was closed".into())))
-    }
+/// An answer that has not come yet.
+pub struct Waiting {
+    shared: Arc<Shared>,
+    /// The request; none once its answer was taken.
+    number: Option<u64>,
+    /// The answer to a request that was not sent.
+    at_once: Option<Answer>,
 }
 
 impl Connection {
@@ -96,85 +117,160 @@ impl Connection {
                 "a grid is spoken to with a pin and a token".into(),
             ));
         };
-        let (pin, token, address) = (*pin, token.clone(), address.to_owned());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| ClientError::Invalid(format!("cannot start the connection's thread: {e}")))?;
-        let (queue, requests) = mpsc::channel(QUEUE);
-        let table = Arc::new(Mutex::new(Table::default()));
-        let (opened, is_open) = oneshot::channel::<Result<(), ServiceError>>();
-        let shared = table.clone();
-        let thread = std::thread::Builder::new()
-            .name("grid".into())
-            .spawn(move || {
-                runtime.block_on(async move {
-                    let dial = dial_tls(&address, pin, ALPN_FRAMES);
-                    let dialled = if others {
-                        let dialled = tokio::time::timeout(DIAL_LIMIT, dial).await;
-                        dialled.unwrap_or_else(|_| Err(late(&address)))
-                    } else {
-                        dial.await
-                    };
-                    let stream = match dialled {
-                        Ok(stream) => stream,
-                        Err(e) => return drop(opened.send(Err(e))),
-                    };
-                    if others {
-                        impatient(stream.get_ref().0);
-                    }
-                    let (from, to) = tokio::io::split(stream);
-                    let _ = opened.send(Ok(()));
-                    let why = speak(from, to, &token, requests, &shared).await;
-                    end(&shared, &why);
-                });
-                // A blocking look-up of a name must not hold the caller.
-                runtime.shutdown_background();
-            })
-            .map_err(|e| ClientError::Invalid(format!("cannot start the connection's thread: {e}")))?;
-        match is_open.blocking_recv() {
-            Ok(Ok(())) => Ok(Self {
-                queue: Some(queue),
-                table,
-                thread: Some(thread),
-            }),
-            Ok(Err(e)) => Err(e.into()),
-            Err(_) => Err(ClientError::Lost("its thread ended".into())),
-        }
+        let (socket, mut tls) = if others {
+            let dialled = dial_soon(address, *pin)?;
+            impatient(&dialled.0);
+            dialled
+        } else {
+            dial_tls_blocking(address, *pin, ALPN_FRAMES)?
+        };
+        // Requests on their way are bounded by their number.
+        tls.set_buffer_limit(None);
+        let mut state = State {
+            tls,
+            out: Vec::new(),
+            next: 1,
+            unsent: 1,
+            writing: false,
+            reading: false,
+            buffer: vec![0; READ_BYTES],
+            plain: Vec::new(),
+            expected: HashMap::new(),
+            open: 0,
+            crowd: 0,
+            woken: Vec::new(),
+            ended: None,
+            refusal: None,
+        };
+        let hello = client_frame::Body::Hello(Hello { token: token.clone() });
+        let sent = state.send(0, hello);
+        sent.map_err(|e| ClientError::Lost(format!("the token: {e}")))?;
+        let shared = Shared {
+            socket,
+            state: Mutex::new(state),
+            room: Condvar::new(),
+        };
+        drop(shared.write(shared.lock()));
+        Ok(Self(Arc::new(shared)))
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended, also if nobody has waited for anything since.
     pub fn is_ended(&self) -> bool {
-        lock(&self.table).ended.is_some()
+        let mut state = self.0.lock();
+        if !state.reading {
+            self.0.look(&mut state);
+        }
+        let ended = state.ended.is_some();
+        self.0.unlock(state);
+        ended
     }
 
-    /// Sends a request; its answer comes later. Waits only while the queue is full.
+    /// Sends a request; its answer comes later. Waits only while [`MAX_IN_FLIGHT`] others are on their way.
     pub fn submit(&self, op: request::Op, context: Option<Context>) -> Waiting {
-        let (answer, waiting) = oneshot::channel();
-        let outgoing = Outgoing { op, context, answer };
-        if let Some(queue) = &self.queue
-            && let Err(mpsc::error::SendError(left)) = queue.blocking_send(outgoing)
-        {
-            let table = lock(&self.table);
-            let why = table.ended.clone();
-            let why = why.unwrap_or_else(|| "the connection was closed".into());
-            let _ = left.answer.send(table.left(Broken::NotSent(why)));
+        let shared = &self.0;
+        let mut state = shared.lock();
+        let crowded = state.open >= MAX_IN_FLIGHT;
+        while state.open >= MAX_IN_FLIGHT && state.ended.is_none() {
+            state = shared.step(state, None);
         }
-        Waiting(waiting)
+        let mut waiting = Waiting {
+            shared: shared.clone(),
+            number: None,
+            at_once: None,
+        };
+        if let Some(why) = &state.ended {
+            waiting.at_once = Some(state.left(Broken::NotSent(why.clone())));
+        } else {
+            let number = state.next;
+            let request = Request {
+                op: Some(op),
+                context,
+            };
+            match state.send(number, client_frame::Body::Request(request)) {
+                Ok(()) => {
+                    state.next += 1;
+                    state.open += 1;
+                    state.expected.insert(number, Expected::default());
+                    waiting.number = Some(number);
+                    state = shared.write(state);
+                }
+                Err(e) => waiting.at_once = Some(Err(Broken::NotSent(e))),
+            }
+        }
+        if crowded {
+            shared.pass_on(&mut state);
+        }
+        shared.unlock(state);
+        waiting
     }
 }
 
-fn late(address: &str) -> ServiceError {
-    ServiceError::Peer {
+impl Waiting {
+    /// Waits for the answer.
+    pub fn wait(mut self) -> Answer {
+        if let Some(answer) = self.at_once.take() {
+            return answer;
+        }
+        let closed = || Err(Broken::Sent("the connection was closed".into()));
+        let Some(number) = self.number.take() else {
+            return closed();
+        };
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        loop {
+            let here = state.expected.get_mut(&number).map(|e| e.answer.take());
+            if let Some(None) = here {
+                state = shared.step(state, Some(number));
+                continue;
+            }
+            state.expected.remove(&number);
+            shared.pass_on(&mut state);
+            shared.unlock(state);
+            return here.flatten().unwrap_or_else(closed);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut state = self.shared.lock();
+        let Some(expected) = state.expected.get_mut(&number) else {
+            return;
+        };
+        if expected.answer.is_none() {
+            expected.dropped = true;
+        } else {
+            state.expected.remove(&number);
+            self.shared.pass_on(&mut state);
+            self.shared.unlock(state);
+        }
+    }
+}
+
+/// Dials, at most for [`DIAL_LIMIT`]: a look-up of a name, too, must not hold the caller.
+fn dial_soon(address: &str, pin: Pin) -> Result<(TcpStream, ClientConnection), ClientError> {
+    let (done, dialled) = mpsc::sync_channel(1);
+    let to = address.to_owned();
+    let dial = move || {
+        // Who asked may have gone on.
+        let _ = done.send(dial_tls_blocking(&to, pin, ALPN_FRAMES));
+    };
+    thread::Builder::new()
+        .name("dial".into())
+        .spawn(dial)
+        .map_err(|e| ClientError::Invalid(format!("cannot start a thread that connects: {e}")))?;
+    let late = ServiceError::Peer {
         address: address.to_owned(),
         what: "cannot connect",
         source: io::ErrorKind::TimedOut.into(),
-    }
+    };
+    Ok(dialled.recv_timeout(DIAL_LIMIT).unwrap_or(Err(late))?)
 }
 
 /// Ends a connection soon whose service does not answer the network any more. A system that cannot leaves it as
 /// it is: then it ends later.
-fn impatient(socket: &tokio::net::TcpStream) {
+fn impatient(socket: &TcpStream) {
     let socket = SockRef::from(socket);
     let probes = TcpKeepalive::new()
         .with_time(PROBE_EVERY)
@@ -185,14 +281,101 @@ fn impatient(socket: &tokio::net::TcpStream) {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.queue = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let shared = &self.0;
+        let mut state = shared.lock();
+        if state.open > 0 {
+            // Bytes that were never read would make the kernel throw away what the service has not read yet.
+            let _ = shared.socket.set_read_timeout(Some(LAST_ANSWERS));
+            while state.open > 0 && state.ended.is_none() {
+                state = shared.step(state, None);
+            }
         }
+        state.end("the connection was closed");
+        state.tls.send_close_notify();
+        if state.encrypted().is_ok() {
+            state = shared.write(state);
+        }
+        shared.unlock(state);
+        let _ = shared.socket.shutdown(Shutdown::Both);
     }
 }
 
-impl Table {
+impl State {
+    /// Encrypts one message to be written.
+    fn send(&mut self, number: u64, body: client_frame::Body) -> Result<(), String> {
+        let message = ClientFrame {
+            number,
+            body: Some(body),
+        };
+        let mut bytes = Vec::with_capacity(256);
+        frame::append(&mut bytes, &message).map_err(|e| e.to_string())?;
+        let written = self.tls.writer().write_all(&bytes);
+        written.and_then(|()| self.encrypted()).map_err(|e| e.to_string())
+    }
+
+    /// Takes encrypted bytes from the session.
+    fn encrypted(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.out)?;
+        }
+        Ok(())
+    }
+
+    /// Decrypts what has come and hands out the answers in it; why the connection is of no use any more.
+    fn take_in(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+        let why = |e: &dyn std::fmt::Display| e.to_string();
+        while !bytes.is_empty() {
+            if self.tls.read_tls(&mut bytes).map_err(|e| why(&e))? == 0 {
+                // Nothing counts after the service's last word.
+                break;
+            }
+            let known = self.tls.process_new_packets().map_err(|e| why(&e))?;
+            let at = self.plain.len();
+            self.plain.resize(at + known.plaintext_bytes_to_read(), 0);
+            let into = self.plain.get_mut(at..).unwrap_or_default();
+            self.tls.reader().read_exact(into).map_err(|e| why(&e))?;
+            self.hand_out()?;
+        }
+        self.encrypted().map_err(|e| why(&e))
+    }
+
+    fn hand_out(&mut self) -> Result<(), String> {
+        let plain = std::mem::take(&mut self.plain);
+        let mut left = plain.as_slice();
+        while let Some((message, used)) = frame::split::<ServerFrame>(left).map_err(|e| e.to_string())? {
+            self.hand_over(message)?;
+            left = left.get(used..).unwrap_or_default();
+        }
+        let used = plain.len() - left.len();
+        self.plain = plain;
+        self.plain.drain(..used);
+        if self.plain.is_empty() && self.plain.capacity() > KEPT_BYTES {
+            self.plain = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn hand_over(&mut self, message: ServerFrame) -> Result<(), String> {
+        let number = message.number;
+        let result = message.response.and_then(|r| r.result);
+        if let (0, Some(response::Result::Failure(refusal))) = (number, &result) {
+            self.refusal = Some(refusal.clone());
+            return Err(refusal.text.clone());
+        }
+        let expected = self.expected.get_mut(&number).filter(|e| e.answer.is_none());
+        let (Some(result), Some(expected)) = (result, expected) else {
+            return Err(format!("an answer {number} that nobody waits for"));
+        };
+        self.open -= 1;
+        if expected.dropped {
+            self.expected.remove(&number);
+            return Ok(());
+        }
+        expected.answer = Some(Ok(result));
+        self.woken.extend(expected.waiter.take());
+        Ok(())
+    }
+
     /// What a request gets that was left without an answer.
     fn left(&self, broken: Broken) -> Answer {
         match &self.refusal {
@@ -200,130 +383,150 @@ impl Table {
             None => Err(broken),
         }
     }
-}
 
-fn lock(table: &Mutex<Table>) -> std::sync::MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Tells all who wait.
-fn end(table: &Mutex<Table>, why: &str) {
-    let mut table = lock(table);
-    table.ended = Some(why.to_owned());
-    for (_, expected) in std::mem::take(&mut table.expected) {
-        let _ = expected.answer.send(table.left(Broken::Sent(why.to_owned())));
+    /// Tells all who wait.
+    fn end(&mut self, why: &str) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(why.to_owned());
+        self.open = 0;
+        self.expected.retain(|_, e| !e.dropped);
+        let mut expected = std::mem::take(&mut self.expected);
+        for (number, one) in expected.iter_mut().filter(|(_, e)| e.answer.is_none()) {
+            let broken = if *number < self.unsent {
+                Broken::Sent
+            } else {
+                Broken::NotSent
+            };
+            one.answer = Some(self.left(broken(why.to_owned())));
+            self.woken.extend(one.waiter.take());
+        }
+        self.expected = expected;
     }
 }
 
-/// Speaks until either side ends; says why it ended.
-async fn speak(
-    from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    token: &str,
-    mut requests: mpsc::Receiver<Outgoing>,
-    table: &Mutex<Table>,
-) -> String {
-    let hello = ClientFrame {
-        number: 0,
-        body: Some(client_frame::Body::Hello(Hello {
-            token: token.to_owned(),
-        })),
-    };
-    if let Err(e) = frame::write(&mut to, &hello).await {
-        return e.to_string();
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let mut from = BufReader::with_capacity(GATHER_BYTES, from);
-    let why = tokio::select! {
-        why = read_answers(&mut from, table) => why,
-        why = write_requests(&mut to, &mut requests, table) => why,
-    };
-    requests.close();
-    while let Ok(left) = requests.try_recv() {
-        let _ = left.answer.send(lock(table).left(Broken::NotSent(why.clone())));
-    }
-    let _ = to.shutdown().await;
-    why
-}
 
-async fn read_answers(from: &mut (impl AsyncRead + Unpin), table: &Mutex<Table>) -> String {
-    loop {
-        match frame::read::<ServerFrame>(from).await {
-            Ok(None) => return "the service ended the connection".into(),
-            Err(e) => return e.to_string(),
-            Ok(Some(ServerFrame { number, response })) => {
-                let result = response.and_then(|r| r.result);
-                if let (0, Some(response::Result::Failure(refusal))) = (number, &result) {
-                    lock(table).refusal = Some(refusal.clone());
-                    return refusal.text.clone();
-                }
-                let (Some(result), Some(expected)) = (result, lock(table).expected.remove(&number)) else {
-                    return format!("an answer {number} that nobody waits for");
-                };
-                let _ = expected.answer.send(Ok(result));
+    /// Gives the lock back, and wakes whom that concerns.
+    fn unlock(&self, mut state: MutexGuard<'_, State>) {
+        let woken = std::mem::take(&mut state.woken);
+        let crowd = state.crowd > 0;
+        drop(state);
+        for thread in woken {
+            thread.unpark();
+        }
+        if crowd {
+            self.room.notify_one();
+        }
+    }
+
+    /// Takes what has come, without waiting. Nobody reads.
+    fn look(&self, state: &mut State) {
+        let mut buffer = std::mem::take(&mut state.buffer);
+        while state.ended.is_none() {
+            let got = rustix::net::recv(&self.socket, buffer.as_mut_slice(), RecvFlags::DONTWAIT);
+            match got {
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                got => came(state, got.map(|(n, _)| n).map_err(io::Error::from), &buffer),
             }
         }
+        state.buffer = buffer;
     }
-}
 
-async fn write_requests(
-    to: &mut (impl AsyncWrite + Unpin),
-    requests: &mut mpsc::Receiver<Outgoing>,
-    table: &Mutex<Table>,
-) -> String {
-    let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-    let mut number = 0;
-    let mut bytes = Vec::new();
-    let mut next = requests.recv().await;
-    while let Some(outgoing) = next.take() {
-        let Ok(place) = places.clone().acquire_owned().await else {
-            return "closed".into();
+    /// Waits until something may have changed: reads for all if nobody does, else until somebody else has. Who waits for
+    /// the answer `number` is woken by that; who waits for a place, by any.
+    fn step<'a>(&'a self, mut state: MutexGuard<'a, State>, number: Option<u64>) -> MutexGuard<'a, State> {
+        if !state.reading {
+            return self.read(state);
+        }
+        let Some(number) = number else {
+            state.crowd += 1;
+            let waited = self.room.wait(state);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.crowd -= 1;
+            return state;
         };
-        number += 1;
-        append(&mut bytes, number, outgoing, place, table);
-        if bytes.len() < GATHER_BYTES
-            && places.available_permits() > 0
-            && let Ok(more) = requests.try_recv()
-        {
-            next = Some(more);
-            continue;
+        if let Some(expected) = state.expected.get_mut(&number) {
+            expected.waiter = Some(thread::current());
         }
-        if let Err(e) = write_all(to, &bytes).await {
-            return e.to_string();
-        }
-        bytes.clear();
-        next = requests.recv().await;
+        drop(state);
+        thread::park();
+        self.lock()
     }
-    // Whoever asks no more may still wait for answers.
-    let _all = places.acquire_many(MAX_IN_FLIGHT as u32).await;
-    "closed".into()
+
+    fn read<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.reading = true;
+        let mut buffer = std::mem::take(&mut state.buffer);
+        drop(state);
+        let got = (&self.socket).read(&mut buffer);
+        let mut state = self.lock();
+        state.reading = false;
+        if !matches!(&got, Err(e) if e.kind() == io::ErrorKind::Interrupted) {
+            came(&mut state, got, &buffer);
+        }
+        state.buffer = buffer;
+        if !state.woken.is_empty() {
+            self.unlock(state);
+            state = self.lock();
+        }
+        self.write(state)
+    }
+
+    /// Writes what there is, unless somebody does: then that one takes it along.
+    fn write<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.writing {
+            return state;
+        }
+        state.writing = true;
+        while !state.out.is_empty() {
+            let mut bytes = std::mem::take(&mut state.out);
+            state.unsent = state.next;
+            drop(state);
+            let written = (&self.socket).write_all(&bytes);
+            state = self.lock();
+            if let Err(e) = written {
+                // What the service has said before, its refusal, is heard first.
+                let _ = self.socket.shutdown(Shutdown::Both);
+                state.out.clear();
+                if !state.reading {
+                    self.look(&mut state);
+                    state.end(&e.to_string());
+                }
+                break;
+            }
+            bytes.clear();
+            if state.out.is_empty() && bytes.capacity() <= KEPT_BYTES {
+                state.out = bytes;
+            }
+        }
+        state.writing = false;
+        state
+    }
+
+    /// If nobody reads: somebody else who waits is to go on with it.
+    fn pass_on(&self, state: &mut State) {
+        if state.reading {
+            return;
+        }
+        let mut sleepers = state.expected.values_mut().filter(|e| e.answer.is_none());
+        let next = sleepers.find_map(|e| e.waiter.take());
+        state.woken.extend(next);
+    }
 }
 
-fn append(
-    bytes: &mut Vec<u8>,
-    number: u64,
-    outgoing: Outgoing,
-    place: OwnedSemaphorePermit,
-    table: &Mutex<Table>,
-) {
-    let message = ClientFrame {
-        number,
-        body: Some(client_frame::Body::Request(Request {
-            op: Some(outgoing.op),
-            context: outgoing.context,
-        })),
+/// What a read has given.
+fn came(state: &mut State, got: io::Result<usize>, buffer: &[u8]) {
+    let taken = match got {
+        Ok(0) => Err("the service ended the connection".to_owned()),
+        Ok(n) => state.take_in(buffer.get(..n).unwrap_or_default()),
+        Err(e) => Err(e.to_string()),
     };
-    if let Err(e) = frame::append(bytes, &message) {
-        let _ = outgoing.answer.send(Err(Broken::NotSent(e.to_string())));
-        return;
+    if let Err(why) = taken {
+        state.end(&why);
     }
-    let expected = Expected {
-        answer: outgoing.answer,
-        _place: place,
-    };
-    lock(table).expected.insert(number, expected);
-}
-
-async fn write_all(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), FrameError> {
-    to.write_all(bytes).await?;
-    Ok(to.flush().await?)
 }

@@ -459,9 +459,18 @@ pub(crate) fn store(
         } else {
             read_part(source, PART_BYTES)?
         };
-        hasher.update(&part);
         let total = next.is_empty().then(|| at + part.len() as u64);
-        let mut answer = http.put_part(&place.path, "", at, &part, total);
+        let mut answer = std::thread::scope(|scope| {
+            if part.len() >= SMALL_BYTES {
+                // A large part is hashed while it is sent and the node is at work.
+                scope.spawn(|| {
+                    hasher.update(&part);
+                });
+            } else {
+                hasher.update(&part);
+            }
+            http.put_part(&place.path, "", at, &part, total)
+        });
         if kept
             && matches!(
                 answer,

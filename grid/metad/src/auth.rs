@@ -4,9 +4,10 @@
 //! no symbolic link leads out of it.
 
 use kuroshio_catalog::{Caller, ErrorKind, PathOf, Place, Role, Stat, is_principal};
+use kuroshio_proto::receipt::rights_key;
 use kuroshio_proto::v1::{Actor, Code, Failure};
 use kuroshio_proto::{MAX_NAME_BYTES, MAX_PATH_BYTES};
-use kuroshio_service::{Claims, Operation, now_unix_s};
+use kuroshio_service::{Claims, Operation, keeper_of, now_unix_s};
 
 use crate::server::Inner;
 
@@ -194,12 +195,16 @@ impl Who {
         }
     }
 
-    /// Whether a grant's token is this caller's and for this object.
+    /// Whether a grant's token is this caller's and for this object. One that is signed with a node's secret could be of that
+    /// node: it is no more than its receipts, without which nothing is published.
     pub fn holds(&self, inner: &Inner, token: &str, object: &str) -> Result<(), Failure> {
-        let grant = inner
-            .grants
-            .check(token)
-            .map_err(|e| unauthenticated(format!("grant: {e}")))?;
+        let checked = match keeper_of(token) {
+            Some(node) => inner
+                .grants
+                .check_shared(token, &rights_key(&inner.master.node_key(&node))),
+            None => inner.grants.check(token),
+        };
+        let grant = checked.map_err(|e| unauthenticated(format!("grant: {e}")))?;
         if grant.sub != self.claims.sub {
             return Err(Failure::new(Code::Access, "the grant was given to another user"));
         }

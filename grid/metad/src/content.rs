@@ -1,7 +1,10 @@
 //! Rights to write and to read content at the nodes, and its publication.
 //!
 //! A right is a token of the grid's issuer for one content's objects (`/.kuroshio/objects/INODE/GENERATION`)
-//! that nodes check without asking. Content is published only with the receipt of a node that has it.
+//! that nodes check without asking: signed with the secret that its node shares with the service, or with the
+//! grid's key. Content is published only with the receipt of a node that has it.
+
+use std::collections::HashMap;
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{Draft, ErrorKind, Generation, Handle, Ino, Place};
@@ -81,12 +84,12 @@ impl Inner {
         }
         let path = object_path(inode, generation, 0);
         let scope = format!("storage.modify:{path}");
-        let token = self.grant_file(&who.caller.user, &scope, file)?;
+        let mut rights = Rights::new(self, &who.caller.user, scope).of_file(file);
         Ok(Answer::Write(v1::WriteGrant {
             inode,
             generation,
             new_file,
-            places: places_to_write(nodes, &path, &token),
+            places: places_to_write(nodes, &path, &mut rights)?,
             ..v1::WriteGrant::default()
         }))
     }
@@ -99,7 +102,10 @@ impl Inner {
             place: Place::ino(ino),
             follow: false,
         };
-        let (path, attr) = tokio::join!(self.try_ask(&admin, cat::PathOf { ino }), self.try_ask(&admin, stat));
+        let (path, attr) = tokio::join!(
+            self.try_ask(&admin, cat::PathOf { ino }),
+            self.try_ask(&admin, stat)
+        );
         let path = path.unwrap_or_default();
         match attr {
             Ok(attr) => FileFacts {
@@ -232,8 +238,10 @@ impl Inner {
             ));
         }
         let scope = read_scope(open.attr.ino, &open.fragments);
-        let token = self.grant(&who.caller.user, &scope)?;
-        let fragments = self.places(open.fragments, &token, &r.near_host).await?;
+        let mut rights = Rights::new(self, &who.caller.user, scope);
+        let fragments = self
+            .places(open.fragments, Some(&mut rights), &r.near_host)
+            .await?;
         Ok(Answer::Read(v1::ReadGrant {
             attr: Some(convert::attr(open.attr)),
             fragments,
@@ -254,7 +262,7 @@ impl Inner {
         self.may(&session.who, Operation::Read, &r.path).await?;
         let place = Place::path(&r.path);
         let layout = self.ask(&session.who.caller, cat::Where { place }).await?;
-        let fragments = self.places(layout.fragments, "", &r.near_host).await?;
+        let fragments = self.places(layout.fragments, None, &r.near_host).await?;
         Ok(Answer::Read(v1::ReadGrant {
             attr: Some(convert::attr(layout.attr)),
             fragments,
@@ -262,12 +270,12 @@ impl Inner {
         }))
     }
 
-    /// Fragments with their places, in the order in which a reader on `near_host` takes them: readable ones only if there is
-    /// a token, nodes that are not up last.
+    /// Fragments with their places, in the order in which a reader on `near_host` takes them: readable ones only if there are
+    /// rights, nodes that are not up last.
     pub async fn places(
         &self,
         fragments: Vec<cat::Fragment>,
-        token: &str,
+        mut rights: Option<&mut Rights<'_>>,
         near_host: &str,
     ) -> Result<Vec<v1::Fragment>, Failure> {
         let nodes = self.nodes().await?;
@@ -284,16 +292,20 @@ impl Inner {
                 let Some(node) = nodes.iter().find(|n| n.node.name == replica.node) else {
                     continue;
                 };
-                if !token.is_empty() && replica.state != cat::ReplicaState::Valid {
+                if rights.is_some() && replica.state != cat::ReplicaState::Valid {
                     continue;
                 }
+                let token = match &mut rights {
+                    Some(rights) => rights.token(&replica.node)?,
+                    None => String::new(),
+                };
                 let rank = (!node.live, rank(&replica.node).unwrap_or(usize::MAX));
                 let place = v1::Place {
                     node: replica.node,
                     address: node.node.address.clone(),
                     pin: node.node.pin.clone(),
                     path: path.clone(),
-                    token: token.to_owned(),
+                    token,
                     up: node.live,
                     state: convert::replica_state(replica.state).to_owned(),
                 };
@@ -378,16 +390,75 @@ impl Inner {
     }
 }
 
+/// One right, as each node takes it: a token that is signed with the secret of that node, or one that is signed by the grid and
+/// good at all others.
+pub struct Rights<'a> {
+    inner: &'a Inner,
+    subject: &'a str,
+    scope: String,
+    /// Of a right to write: what the file is, for the nodes.
+    file: Option<FileFacts>,
+    /// By node; the empty name stands for all others.
+    made: HashMap<String, String>,
+}
+
+impl<'a> Rights<'a> {
+    /// Of `subject`, for `scope`.
+    pub fn new(inner: &'a Inner, subject: &'a str, scope: String) -> Self {
+        Self {
+            inner,
+            subject,
+            scope,
+            file: None,
+            made: HashMap::new(),
+        }
+    }
+
+    /// It is to write content of this file.
+    pub fn of_file(mut self, file: FileFacts) -> Self {
+        self.file = Some(file);
+        self
+    }
+
+    /// The token for a node.
+    pub fn token(&mut self, node: &str) -> Result<String, Failure> {
+        if let Some(made) = self.made.get(node) {
+            return Ok(made.clone());
+        }
+        let (name, token) = match self
+            .inner
+            .grant_at(node, self.subject, &self.scope, self.file.clone())?
+        {
+            Some(token) => (node, token),
+            None => match self.made.get("") {
+                Some(made) => return Ok(made.clone()),
+                None => (
+                    "",
+                    self.inner.grant(self.subject, &self.scope, self.file.clone())?,
+                ),
+            },
+        };
+        self.made.insert(name.to_owned(), token.clone());
+        Ok(token)
+    }
+}
+
 /// Where an object may be written.
-pub fn places_to_write(nodes: Vec<cat::Node>, path: &str, token: &str) -> Vec<v1::Place> {
-    let places = nodes.into_iter().take(PLACES).map(|n| v1::Place {
-        node: n.name,
-        address: n.address,
-        pin: n.pin,
-        path: path.to_owned(),
-        token: token.to_owned(),
-        up: true,
-        state: "writing".into(),
+pub fn places_to_write(
+    nodes: Vec<cat::Node>,
+    path: &str,
+    rights: &mut Rights<'_>,
+) -> Result<Vec<v1::Place>, Failure> {
+    let places = nodes.into_iter().take(PLACES).map(|n| {
+        Ok(v1::Place {
+            token: rights.token(&n.name)?,
+            node: n.name,
+            address: n.address,
+            pin: n.pin,
+            path: path.to_owned(),
+            up: true,
+            state: "writing".into(),
+        })
     });
     places.collect()
 }

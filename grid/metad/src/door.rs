@@ -1,8 +1,10 @@
 //! Connections: pipelined frames or gRPC, by what the TLS handshake agreed on. Every refusal is logged.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use kuroshio_catalog::{Handle, Ino, Place, Release};
@@ -12,8 +14,8 @@ use kuroshio_proto::v1::{
 };
 use kuroshio_proto::{ALPN_GRPC, MAX_IN_FLIGHT, code_name};
 use kuroshio_service::door::{Door, Speaker};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
 
 use crate::auth::Who;
 use crate::rpc;
@@ -21,7 +23,7 @@ use crate::server::Inner;
 
 /// Longest wait for the first message.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// Bytes gathered into one write, and read at once.
+/// Bytes read at once; buffers beyond four times as many are given back.
 const GATHER_BYTES: usize = 64 * 1024;
 /// Rights to read that one connection may hold.
 pub const MAX_HANDLES: usize = 4096;
@@ -162,15 +164,26 @@ impl Speaker for Inner {
     }
 }
 
-async fn frames(inner: Arc<Inner>, door: Door, peer: SocketAddr, mut stop: watch::Receiver<bool>) {
-    let (from, mut to) = tokio::io::split(door);
-    let mut from = BufReader::with_capacity(GATHER_BYTES, from);
-    let who = match tokio::time::timeout(HELLO_LIMIT, hello(&inner, &mut from)).await {
+/// A connection of pipelined requests, in one task.
+///
+/// ```text
+///   read ──> request ──at once?──yes──────────────────────────> gathered answers ──> written
+///                        └──no──> task of its own ──finished──────────^
+/// ```
+///
+/// What is answered from memory, or from the embedded catalog's cache, never leaves this task. It goes on reading while
+/// answers wait to be written, up to [`MAX_IN_FLIGHT`] of them: a client that keeps to that number never waits for itself.
+async fn frames(inner: Arc<Inner>, door: Door, peer: SocketAddr, stop: watch::Receiver<bool>) {
+    let (from, to) = tokio::io::split(door);
+    let mut requests = Requests::new(from);
+    let mut answers = Answers::new(to);
+    let who = match tokio::time::timeout(HELLO_LIMIT, hello(&inner, &mut requests)).await {
         Ok(Ok(who)) => who,
         Ok(Err(failure)) => {
             tracing::warn!(%peer, "refused: {failure}");
-            let _ = frame::write(&mut to, &answer_frame(0, failure.into())).await;
-            let _ = to.shutdown().await;
+            answers.append(&answer_frame(0, failure.into()));
+            let _ = answers.write().await;
+            let _ = answers.to.shutdown().await;
             return;
         }
         Err(_) => {
@@ -179,29 +192,114 @@ async fn frames(inner: Arc<Inner>, door: Door, peer: SocketAddr, mut stop: watch
         }
     };
     let session = Arc::new(Session::new(who, peer));
-    let (answers, waiting) = mpsc::channel(MAX_IN_FLIGHT);
-    let writer = tokio::spawn(write_answers(to, waiting));
-    let ended = tokio::select! {
-        ended = read_requests(&inner, &session, &mut from, &answers) => ended,
-        _ = stop.changed() => Ok(()),
-    };
-    if let Err(e) = ended {
+    let (done, mut finished) = mpsc::channel(MAX_IN_FLIGHT);
+    let spoken = speak(
+        &inner,
+        &session,
+        (&mut requests, &mut answers),
+        (&done, &mut finished),
+        stop,
+    );
+    if let Err(e) = spoken.await {
         tracing::warn!(%peer, user = session.who.caller.user, "refused: {e}");
         let failure = Failure::new(Code::Invalid, e.to_string());
-        let _ = answers.send(answer_frame(0, failure.into())).await;
+        answers.append(&answer_frame(0, failure.into()));
     }
-    drop(answers);
+    drop(done);
     // Answers that are still made go out; a peer that does not read them ends with its socket.
-    let _ = writer.await;
+    let mut broken = answers.write().await.is_err();
+    while let Some(answer) = finished.recv().await {
+        if !broken {
+            answers.append(&answer);
+            broken = answers.write().await.is_err();
+        }
+    }
+    let _ = answers.to.shutdown().await;
     session.end(&inner).await;
 }
 
+type Finished = mpsc::Sender<ServerFrame>;
+
+/// Reads requests and writes answers until the peer ends it or `stop` says so; the error is the peer's fault.
+async fn speak(
+    inner: &Arc<Inner>,
+    session: &Arc<Session>,
+    (requests, answers): (&mut Requests<ReadHalf<Door>>, &mut Answers<WriteHalf<Door>>),
+    (done, finished): (&Finished, &mut mpsc::Receiver<ServerFrame>),
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), FrameError> {
+    // Requests whose answers are not written yet.
+    let mut open = 0;
+    loop {
+        while open < MAX_IN_FLIGHT
+            && let Some(ClientFrame { number, body }) = requests.next()?
+        {
+            let request = match body {
+                Some(client_frame::Body::Request(request)) => request,
+                _ => Request::default(),
+            };
+            open += 1;
+            if let Some(answer) = begin(inner, session, (number, request), done).await {
+                answers.append(&answer);
+            }
+        }
+        tokio::select! {
+            biased;
+            _ = stop.changed() => return Ok(()),
+            written = answers.write(), if !answers.is_idle() => match written {
+                Ok(count) => open -= count,
+                Err(_) => return Ok(()),
+            },
+            Some(answer) = finished.recv() => {
+                answers.append(&answer);
+                while let Ok(answer) = finished.try_recv() {
+                    answers.append(&answer);
+                }
+            }
+            more = requests.more(), if open < MAX_IN_FLIGHT => {
+                if more? == 0 {
+                    return requests.end();
+                }
+            }
+        }
+    }
+}
+
+/// Begins to answer a request: the answer, if it is there at once; else `done` gets it.
+async fn begin(
+    inner: &Arc<Inner>,
+    session: &Arc<Session>,
+    (number, request): (u64, Request),
+    done: &Finished,
+) -> Option<ServerFrame> {
+    let (inner, session) = (inner.clone(), session.clone());
+    let mut work = Box::pin(async move { answer(&inner, &session, request).await });
+    let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+    if let Poll::Ready(result) = first {
+        return Some(answer_frame(number, result));
+    }
+    let done = done.clone();
+    tokio::spawn(async move {
+        let result = work.await;
+        // The peer may be gone.
+        let _ = done.send(answer_frame(number, result)).await;
+    });
+    None
+}
+
 /// The first message, and who it comes from.
-async fn hello(inner: &Inner, from: &mut (impl AsyncRead + Unpin)) -> Result<Who, Failure> {
-    let first = frame::read::<ClientFrame>(from)
-        .await
-        .map_err(|e| Failure::new(Code::Invalid, e.to_string()))?;
-    match first.and_then(|f| f.body) {
+async fn hello<R: AsyncRead + Unpin>(inner: &Inner, requests: &mut Requests<R>) -> Result<Who, Failure> {
+    let invalid = |e: FrameError| Failure::new(Code::Invalid, e.to_string());
+    let first = loop {
+        if let Some(first) = requests.next().map_err(invalid)? {
+            break first.body;
+        }
+        if requests.more().await.map_err(invalid)? == 0 {
+            requests.end().map_err(invalid)?;
+            break None;
+        }
+    };
+    match first {
         Some(client_frame::Body::Hello(hello)) => inner.who(&hello.token),
         _ => Err(Failure::new(
             Code::Unauthenticated,
@@ -210,30 +308,102 @@ async fn hello(inner: &Inner, from: &mut (impl AsyncRead + Unpin)) -> Result<Who
     }
 }
 
-async fn read_requests(
-    inner: &Arc<Inner>,
-    session: &Arc<Session>,
-    from: &mut (impl AsyncRead + Unpin),
-    answers: &mpsc::Sender<ServerFrame>,
-) -> Result<(), FrameError> {
-    let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-    while let Some(ClientFrame { number, body }) = frame::read::<ClientFrame>(from).await? {
-        let request = match body {
-            Some(client_frame::Body::Request(request)) => request,
-            _ => Request::default(),
-        };
-        let Ok(place) = places.clone().acquire_owned().await else {
-            return Ok(());
-        };
-        let (inner, session, answers) = (inner.clone(), session.clone(), answers.clone());
-        tokio::spawn(async move {
-            let result = answer(&inner, &session, request).await;
-            // The peer may be gone.
-            let _ = answers.send(answer_frame(number, result)).await;
-            drop(place);
-        });
+/// Requests as they come.
+struct Requests<R> {
+    from: R,
+    bytes: Vec<u8>,
+    /// So many of them were taken.
+    taken: usize,
+}
+
+impl<R: AsyncRead + Unpin> Requests<R> {
+    fn new(from: R) -> Self {
+        let bytes = Vec::new();
+        Self {
+            from,
+            bytes,
+            taken: 0,
+        }
     }
-    Ok(())
+
+    /// The next message that is here whole.
+    fn next(&mut self) -> Result<Option<ClientFrame>, FrameError> {
+        let found = frame::split(self.bytes.get(self.taken..).unwrap_or_default())?;
+        Ok(found.map(|(message, used)| {
+            self.taken += used;
+            message
+        }))
+    }
+
+    /// Reads what there is, at least a byte; 0 at the end. May be given up at any time.
+    async fn more(&mut self) -> Result<usize, FrameError> {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        if self.bytes.is_empty() && self.bytes.capacity() > 4 * GATHER_BYTES {
+            self.bytes = Vec::new();
+        }
+        // It grows with what has come, not with what was announced.
+        self.bytes.reserve(GATHER_BYTES);
+        Ok(self.from.read_buf(&mut self.bytes).await?)
+    }
+
+    /// After the end: whether it was between two messages.
+    fn end(&self) -> Result<(), FrameError> {
+        if self.taken < self.bytes.len() {
+            return Err(FrameError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(())
+    }
+}
+
+/// Answers on their way out, many in one write.
+struct Answers<W> {
+    to: W,
+    bytes: Vec<u8>,
+    written: usize,
+    /// Answers in `bytes`.
+    count: usize,
+}
+
+impl<W: AsyncWrite + Unpin> Answers<W> {
+    fn new(to: W) -> Self {
+        Self {
+            to,
+            bytes: Vec::new(),
+            written: 0,
+            count: 0,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.count == 0
+    }
+
+    fn append(&mut self, answer: &ServerFrame) {
+        self.count += 1;
+        if let Err(e) = frame::append(&mut self.bytes, answer) {
+            let failure = Failure::new(Code::Limit, format!("the answer: {e}"));
+            // A failure always fits.
+            let _ = frame::append(&mut self.bytes, &answer_frame(answer.number, failure.into()));
+        }
+    }
+
+    /// Writes all; how many answers that were. May be given up at any time, and goes on then where it was.
+    async fn write(&mut self) -> io::Result<usize> {
+        while let Some(left) = self.bytes.get(self.written..).filter(|left| !left.is_empty()) {
+            match self.to.write(left).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => self.written += n,
+            }
+        }
+        self.to.flush().await?;
+        self.written = 0;
+        if self.bytes.capacity() > 4 * GATHER_BYTES {
+            self.bytes = Vec::new();
+        }
+        self.bytes.clear();
+        Ok(std::mem::take(&mut self.count))
+    }
 }
 
 /// Answers one request; refusals are logged.
@@ -269,32 +439,5 @@ fn answer_frame(number: u64, result: response::Result) -> ServerFrame {
     ServerFrame {
         number,
         response: Some(Response { result: Some(result) }),
-    }
-}
-
-/// Writes answers as they come, many in one write.
-async fn write_answers(mut to: impl AsyncWrite + Unpin, mut waiting: mpsc::Receiver<ServerFrame>) {
-    let mut bytes = Vec::new();
-    while let Some(first) = waiting.recv().await {
-        let mut next = Some(first);
-        while let Some(answer) = next.take() {
-            append(&mut bytes, answer);
-            if bytes.len() < GATHER_BYTES {
-                next = waiting.try_recv().ok();
-            }
-        }
-        if to.write_all(&bytes).await.is_err() || to.flush().await.is_err() {
-            return;
-        }
-        bytes.clear();
-    }
-    let _ = to.shutdown().await;
-}
-
-fn append(bytes: &mut Vec<u8>, answer: ServerFrame) {
-    if let Err(e) = frame::append(bytes, &answer) {
-        let failure = Failure::new(Code::Limit, format!("the answer: {e}"));
-        // A failure always fits.
-        let _ = frame::append(bytes, &answer_frame(answer.number, failure.into()));
     }
 }

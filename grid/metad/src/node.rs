@@ -256,6 +256,7 @@ impl Inner {
         };
         self.registry.join(report.clone(), r.host, r.spool, disk);
         self.registry.set_held(&name, behind);
+        self.registry.set_shares(&name, r.shared_rights);
         // Heard of before it is up: whoever is about to give it up sees one of the two. The other services leave its
         // jobs to this one from now on.
         self.record(true).await?;

@@ -15,7 +15,7 @@ use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_proto::{MAX_LIST_ENTRIES, object_path};
 use kuroshio_service::Operation;
 
-use crate::content::{places_to_write, read_scope};
+use crate::content::{Rights, places_to_write, read_scope};
 use crate::convert;
 use crate::door::{MAX_HANDLES, Session, Writer};
 use crate::server::Inner;
@@ -136,8 +136,8 @@ impl Inner {
         // Nothing can be read of an empty file: it needs no right.
         if !open.fragments.is_empty() {
             let scope = read_scope(open.attr.ino, &open.fragments);
-            let token = self.grant(&session.who.caller.user, &scope)?;
-            reply.fragments = self.places(open.fragments, &token, near_host).await?;
+            let mut rights = Rights::new(self, &session.who.caller.user, scope);
+            reply.fragments = self.places(open.fragments, Some(&mut rights), near_host).await?;
         }
         reply.attr = Some(convert::attr(open.attr));
         Ok(())
@@ -162,8 +162,9 @@ impl Inner {
         let place = Place::ino(writer.ino);
         let draft = self.ask(&Caller::admin(), cat::OpenWrite { place }).await?;
         let path = object_path(draft.ino.0, draft.generation.0, 0);
-        let token = match self.grant_file(&writer.user, &format!("storage.modify:{path}"), file) {
-            Ok(token) => token,
+        let mut rights = Rights::new(self, &writer.user, format!("storage.modify:{path}")).of_file(file);
+        let places = match places_to_write(nodes, &path, &mut rights) {
+            Ok(places) => places,
             Err(e) => {
                 self.release(draft.handle).await;
                 return Err(e);
@@ -174,7 +175,7 @@ impl Inner {
             inode: draft.ino.0,
             generation: draft.generation.0,
             new_file: false,
-            places: places_to_write(nodes, &path, &token),
+            places,
             ..v1::WriteGrant::default()
         }))
     }

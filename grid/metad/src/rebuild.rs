@@ -120,7 +120,8 @@ impl Found {
             nodes: Vec::new(),
         });
         // Two objects of one name are the same content; what is not stays at its node.
-        if (piece.size, piece.digest) == (object.size_bytes, digest) && piece.nodes.iter().all(|n| n != node) {
+        if (piece.size, piece.digest) == (object.size_bytes, digest) && piece.nodes.iter().all(|n| n != node)
+        {
             piece.nodes.push(node.to_owned());
         }
     }
@@ -185,7 +186,9 @@ fn choose(gathered: Gathered) -> (Vec<Job>, Vec<String>) {
     for ((ino, Reverse(generation)), content) in gathered.contents {
         let name = String::from_utf8_lossy(&content.file.path).into_owned();
         if taken == Some(ino) {
-            left.push(format!("{ino}.{generation} ({name}): an older content of a file that is there"));
+            left.push(format!(
+                "{ino}.{generation} ({name}): an older content of a file that is there"
+            ));
         } else if content.is_whole() {
             taken = Some(ino);
             let path = content.path();
@@ -198,7 +201,9 @@ fn choose(gathered: Gathered) -> (Vec<Job>, Vec<String>) {
             });
         } else {
             let (have, of) = (content.pieces.len(), content.file.fragments);
-            left.push(format!("{ino}.{generation} ({name}): {have} of {of} fragments were found"));
+            left.push(format!(
+                "{ino}.{generation} ({name}): {have} of {of} fragments were found"
+            ));
         }
     }
     let mut latest: HashMap<Vec<u8>, u64> = HashMap::new();
@@ -263,7 +268,9 @@ impl Inner {
             follow: false,
         };
         match self.try_ask(&Caller::admin(), stat).await {
-            Ok(there) if there.kind == cat::Kind::File && there.links > 0 && generation > there.generation => {
+            Ok(there)
+                if there.kind == cat::Kind::File && there.links > 0 && generation > there.generation =>
+            {
                 return self.renew(job, &there).await;
             }
             Ok(there) => {
@@ -366,7 +373,14 @@ fn lock(folders: &Folders) -> MutexGuard<'_, HashSet<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    fn object(inode: u64, generation: u64, fragment: u32, path: &str, of: u32, kept_ns: i64) -> v1::ObjectName {
+    fn object(
+        inode: u64,
+        generation: u64,
+        fragment: u32,
+        path: &str,
+        of: u32,
+        kept_ns: i64,
+    ) -> v1::ObjectName {
         v1::ObjectName {
             inode,
             generation,
@@ -413,7 +427,13 @@ mod tests {
         let two = Some("/two".to_owned());
         assert_eq!(
             told,
-            [(20, 21, None), (30, 31, two), (40, 41, new), (50, 51, None), (60, 61, None)]
+            [
+                (20, 21, None),
+                (30, 31, two),
+                (40, 41, new),
+                (50, 51, None),
+                (60, 61, None)
+            ]
         );
         assert_eq!(jobs[0].content.rule(), CopyRule::Count(2));
         assert_eq!(left.len(), 1, "{left:?}");

@@ -32,6 +32,8 @@ struct Live {
     beat: u64,
     /// It keeps what nobody knows: the catalog has lost its memory.
     held: bool,
+    /// Whether it takes rights that are signed with its shared secret.
+    shares: bool,
     /// Heard since its report was taken.
     fresh: bool,
     queue: VecDeque<v1::Order>,
@@ -147,12 +149,25 @@ impl Registry {
             disk,
             beat: 0,
             held: false,
+            shares: false,
             fresh: true,
             queue: VecDeque::new(),
             cancel: Vec::new(),
             notify: Arc::default(),
         };
         state.live.insert(name, live);
+    }
+
+    /// A node that has presented itself takes rights that are signed with its shared secret, or does not.
+    pub fn set_shares(&self, node: &str, shares: bool) {
+        if let Some(live) = self.state().live.get_mut(node) {
+            live.shares = shares;
+        }
+    }
+
+    /// Whether a node is known to take rights that are signed with its shared secret.
+    pub fn shares(&self, node: &str) -> bool {
+        self.state().live.get(node).is_some_and(|l| l.shares)
     }
 
     /// A node lives. Gives what wakes it when there is an order; `None` if it has not joined this process.

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kuroshio_catalog::{
-    Caller, Catalog, CatalogError, CatalogExt, ListSites, Operation, PutRoute, PutSite, Site,
+    Caller, Catalog, CatalogError, CatalogExt, ListSites, Op, Operation, PutRoute, PutSite, Site,
 };
+use kuroshio_proto::receipt::rights_key;
 use kuroshio_proto::v1::{Code, Failure};
 use kuroshio_proto::{ALPN_FRAMES, ALPN_GRPC, objects_audience};
 use kuroshio_service::{FileFacts, Identity, ServiceError, Ticket, Verifier, door, private};
@@ -101,8 +102,13 @@ impl Inner {
         O: Operation,
         O::Output: Send + 'static,
     {
+        let op: Op = op.into();
+        // What the embedded catalog knows is there sooner than another thread would wake.
+        if let Some(answer) = self.catalog.try_now::<O>(caller, &op) {
+            return answer;
+        }
         let (tx, rx) = oneshot::channel();
-        self.catalog.begin(caller, op, move |answer| {
+        self.catalog.begin_op::<O>(caller, op, move |answer| {
             // Whoever asked may be gone.
             let _ = tx.send(answer);
         });
@@ -126,22 +132,34 @@ impl Inner {
         Caller::service("metad")
     }
 
-    /// A right to objects, which nodes check.
-    pub fn grant(&self, subject: &str, scope: &str) -> Result<String, Failure> {
-        let valid_s = self.config.timing.grant_s;
-        let token = self
-            .identity
-            .issue_to(subject, &[], &self.objects, scope, valid_s);
-        token.map_err(|e| Failure::new(Code::Internal, e.to_string()))
-    }
-
-    /// A right to write objects of a file: what it says of the file, nodes keep beside the content.
-    pub fn grant_file(&self, subject: &str, scope: &str, file: FileFacts) -> Result<String, Failure> {
+    /// A right to objects, which nodes check. One to write says what the file is, which nodes keep beside the content.
+    pub fn grant(&self, subject: &str, scope: &str, file: Option<FileFacts>) -> Result<String, Failure> {
         let valid_s = self.config.timing.grant_s;
         let token = self
             .identity
             .issue_for_file(subject, &self.objects, scope, valid_s, file);
         token.map_err(|e| Failure::new(Code::Internal, e.to_string()))
+    }
+
+    /// As [`Self::grant`], at one node: signed with its secret where it is known to take that.
+    pub fn grant_at(
+        &self,
+        node: &str,
+        subject: &str,
+        scope: &str,
+        file: Option<FileFacts>,
+    ) -> Result<Option<String>, Failure> {
+        if !self.registry.shares(node) {
+            return Ok(None);
+        }
+        let valid_s = self.config.timing.grant_s;
+        let secret = rights_key(&self.master.node_key(node));
+        let token = self
+            .identity
+            .issue_shared(subject, &self.objects, scope, valid_s, (node, &secret), file);
+        token
+            .map(Some)
+            .map_err(|e| Failure::new(Code::Internal, e.to_string()))
     }
 
     /// A token of a user or node.

@@ -30,7 +30,7 @@ impl Inner {
     ) -> Answered {
         let count = file.fragments;
         let scope = format!("storage.modify:{OBJECTS_PREFIX}{inode}/{generation}");
-        let token = self.grant_file(&who.caller.user, &scope, file)?;
+        let token = self.grant(&who.caller.user, &scope, Some(file))?;
         let fragment = |index: u32| {
             let turn = nodes.iter().cycle().skip(index as usize % nodes.len().max(1));
             let places = turn.take(PLACES.min(nodes.len())).map(|n| v1::Place {

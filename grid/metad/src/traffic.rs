@@ -582,7 +582,7 @@ fn order(inner: &Arc<Inner>, t: &Transfer) -> Result<crate::registry::Ended, Str
     let object = work.wanted.fragment.object;
     let path = object_path(object.ino.0, object.generation.0, object.fragment);
     let token = inner
-        .grant(&to, &format!("storage.read:{path}"))
+        .grant(&to, &format!("storage.read:{path}"), None)
         .map_err(|e| e.text)?;
     let rate = limit(Some(t.rate));
     let lease = match state.ways.get(&t.route) {

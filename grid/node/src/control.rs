@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use kuroshio_client::v1::{self, order::What};
 use kuroshio_client::{ClientError, Grid, host_name};
 use kuroshio_proto::objects_audience;
+use kuroshio_proto::receipt::rights_key;
 use kuroshio_service::{Ticket, Verifier};
 use kuroshio_store::{Mode, ObjectId, StoreError};
 
@@ -83,10 +84,12 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
         beat: shared.memory.beat(),
         held: shared.memory.is_held(),
         highest,
+        shared_rights: true,
     })?;
     shared.memory.joined(reply.behind, highest);
+    let verifier = Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid));
     let joined = Joined {
-        verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),
+        verifier: verifier.with_secret(&rights_key(&reply.receipt_key)),
         receipt_key: reply.receipt_key,
     };
     // Key and name of a grid never change; a second life of the service gives the same.

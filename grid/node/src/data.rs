@@ -22,7 +22,7 @@ use hyper::{Method, Request, StatusCode};
 use kuroshio_core::units::BitRate;
 use kuroshio_proto::{PACE_HEADER, parse_object_path};
 use kuroshio_service::body::{self, Answer};
-use kuroshio_service::door::{self, Content, Door, Handler, ReadAt, Speaker};
+use kuroshio_service::door::{self, Content, Door, Handler, ReadAt, Speaker, Version};
 use kuroshio_service::{Claims, Operation, PacedSocket, RootPath, TokenError};
 use kuroshio_store::{
     Begin, Finish, Holes, MAX_PUT_BYTES, Meta, ObjectId, ObjectReader, ObjectWriter, Sealed, StoreError,
@@ -34,6 +34,8 @@ use crate::server::Shared;
 
 /// Largest part, bytes.
 pub const MAX_PART_BYTES: usize = 8 * 1024 * 1024;
+/// Content up to this size is read at once.
+const SMALL_BYTES: usize = 64 * 1024;
 /// Longest time for a part to come.
 const PART_LIMIT: Duration = Duration::from_secs(60);
 /// Objects that are written in parts at once.
@@ -192,13 +194,34 @@ impl Data {
         }
         self.set_pace(&request)?;
         let store = self.shared.store.clone();
-        let reader = blocking(move || Ok(store.read(id)?)).await?;
         let head_only = request.method() == Method::HEAD;
+        let opened = blocking(move || {
+            let reader = store.read(id)?;
+            let small = usize::try_from(reader.size()).is_ok_and(|n| n <= SMALL_BYTES);
+            if head_only || !small {
+                return Ok((reader, None));
+            }
+            // The thread that has opened it reads it as well: no other one has to be woken for that.
+            let mut bytes = vec![0; usize::try_from(reader.size()).unwrap_or(0)];
+            reader.read_at(0, &mut bytes)?;
+            Ok((reader, Some(Bytes::from(bytes))))
+        });
+        let (reader, bytes) = opened.await?;
         let etag = format!("\"{}\"", hex(&reader.digest()));
+        let (size, modified) = (reader.size(), reader.meta().modified_unix_ns / 1_000_000_000);
+        let modified_unix_s = u64::try_from(modified).ok();
+        if let Some(bytes) = bytes {
+            let version = Version {
+                size,
+                etag,
+                modified_unix_s,
+            };
+            return Ok(door::send_bytes(&version, request.headers(), bytes));
+        }
         let content = Content {
-            size: reader.size(),
+            size,
             etag,
-            modified_unix_s: u64::try_from(reader.meta().modified_unix_ns / 1_000_000_000).ok(),
+            modified_unix_s,
             bytes: Reading {
                 reader,
                 socket: request.extensions().get::<PacedSocket>().cloned(),

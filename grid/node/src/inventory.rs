@@ -26,7 +26,10 @@ pub fn run(shared: &Shared, grid: &Grid, grant: Duration, over: &Receiver<()>) {
         match look(shared, grid, grant) {
             Ok(0) => {}
             Ok(unknown) if shared.memory.is_held() => {
-                tracing::warn!(unknown, "objects that the catalog does not know are kept: run `kuroshio fs fsck`");
+                tracing::warn!(
+                    unknown,
+                    "objects that the catalog does not know are kept: run `kuroshio fs fsck`"
+                );
             }
             Ok(removed) => tracing::info!(removed, "objects that nobody knew are removed"),
             Err(e) => tracing::warn!("inventory: {e}"),

@@ -93,7 +93,11 @@ fn tell(
     loop {
         stop(cancel)?;
         let (page, next) = shared.store.list(cursor, PAGE).map_err(|e| e.to_string())?;
-        let mut told = Told { grid, look, done: &mut *done };
+        let mut told = Told {
+            grid,
+            look,
+            done: &mut *done,
+        };
         let (mut objects, mut paths) = (Vec::with_capacity(page.len()), 0);
         for listed in page {
             if let Some(object) = kept(shared, listed.id, look)? {

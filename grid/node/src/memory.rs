@@ -54,7 +54,10 @@ impl Memory {
         let len = file.read_at(&mut bytes, 0)?;
         bytes.truncate(len);
         let words = String::from_utf8_lossy(&bytes);
-        let kept = words.trim_end().strip_prefix("beat ").and_then(|n| n.parse().ok());
+        let kept = words
+            .trim_end()
+            .strip_prefix("beat ")
+            .and_then(|n| n.parse().ok());
         Ok(Self(Mutex::new(State {
             file,
             kept: kept.unwrap_or(0),
@@ -97,7 +100,9 @@ impl Memory {
 
     /// Whether an object of this generation may be of what the catalog has forgotten.
     pub fn is_forgotten(&self, generation: u32) -> bool {
-        self.state().held.is_some_and(|highest| u64::from(generation) <= highest)
+        self.state()
+            .held
+            .is_some_and(|highest| u64::from(generation) <= highest)
     }
 
     /// The catalog's count now.
@@ -159,6 +164,10 @@ mod tests {
         let without = open();
         assert_eq!(without.beat(), 0);
         without.joined(true, 5);
-        assert_eq!(open().beat(), NEVER, "held by its numbers, and after a restart too");
+        assert_eq!(
+            open().beat(),
+            NEVER,
+            "held by its numbers, and after a restart too"
+        );
     }
 }

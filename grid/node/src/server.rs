@@ -22,6 +22,8 @@ use crate::pull::Pulls;
 
 /// Threads of the data service; reading and writing the spool has its own.
 const THREADS: usize = 2;
+/// Places for small objects that are kept ready: 2 MiB, and so many open files.
+const SLOTS: usize = 128;
 /// Longest wait for requests to end when the node stops, seconds.
 const STOP_LIMIT_S: u64 = 5;
 
@@ -96,11 +98,13 @@ impl Node {
         let identity = Identity::open(dir)?;
         let limits = Limits {
             capacity_bytes: config.capacity_bytes,
+            slots: SLOTS,
             ..Limits::default()
         };
         let store = Store::open(&dir.join("spool"), limits)?;
-        let memory = Memory::open(dir)
-            .map_err(|e| NodeError::Thread(format!("{}: what is known of the catalog: {e}", dir.display())))?;
+        let memory = Memory::open(dir).map_err(|e| {
+            NodeError::Thread(format!("{}: what is known of the catalog: {e}", dir.display()))
+        })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("node")

@@ -104,7 +104,9 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
         .expect("put");
     wait_for("two copies of all", || settled(&g));
     // What was overwritten is removed by its nodes.
-    wait_for("nothing but what files have", || objects(&grid) == 2 * (2 + 1 + 2 + 3) + 3);
+    wait_for("nothing but what files have", || {
+        objects(&grid) == 2 * (2 + 1 + 2 + 3) + 3
+    });
     let inode = |path: &str| g.stat(path.as_bytes(), true).expect("there").inode;
     let (was_small, was_after) = (inode("/home/ann é/small"), inode("/after"));
     let held = objects(&grid);
@@ -116,7 +118,11 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     });
     let g = grid.admin();
     let reply = fsck(&g);
-    assert_eq!((reply.rebuilt, reply.unnamed, reply.renewed, reply.left), (6, 1, 0, 0), "{reply:?}");
+    assert_eq!(
+        (reply.rebuilt, reply.unnamed, reply.renewed, reply.left),
+        (6, 1, 0, 0),
+        "{reply:?}"
+    );
     assert!(reply.nodes.iter().all(|n| !n.held && n.unknown == 0));
     assert_eq!(objects(&grid), held, "nothing was removed");
 
@@ -124,17 +130,35 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     assert!(read(&g, "/home/ann é/large").expect("read") == large);
     assert!(read(&g, "/parts").expect("read") == large);
     assert_eq!(read(&g, "/home/over").expect("read"), bytes(20, 4));
-    assert_eq!(read(&g, "/before").expect("read"), bytes(40, 6), "the later file of the name");
+    assert_eq!(
+        read(&g, "/before").expect("read"),
+        bytes(40, 6),
+        "the later file of the name"
+    );
     assert_eq!(read(&g, "/home/renamed").expect("read"), bytes(60, 8));
     assert_eq!(holders(&g, "/home/renamed").len(), 3);
     let aside = format!("/lost+found/{was_after}");
-    assert_eq!(read(&g, &aside).expect("read"), bytes(30, 5), "its stored name is another's by now");
+    assert_eq!(
+        read(&g, &aside).expect("read"),
+        bytes(30, 5),
+        "its stored name is another's by now"
+    );
     let attr = g.stat("/home/ann é/small".as_bytes(), true).expect("there");
-    assert_eq!((attr.inode, attr.owner.as_str(), attr.group.as_str()), (was_small, "ann", "users"));
+    assert_eq!(
+        (attr.inode, attr.owner.as_str(), attr.group.as_str()),
+        (was_small, "ann", "users")
+    );
     assert_eq!((attr.mode, attr.copies.as_str()), (0o640, "2"));
     let parts = g.stat(b"/parts", true).expect("there");
-    assert_eq!((parts.fragments, parts.mtime_ns, parts.mode), (3, 1_000_000_007, 0o644));
-    assert_eq!(g.stat(b"/home", true).expect("there").mode, 0o700, "for nobody else");
+    assert_eq!(
+        (parts.fragments, parts.mtime_ns, parts.mode),
+        (3, 1_000_000_007, 0o644)
+    );
+    assert_eq!(
+        g.stat(b"/home", true).expect("there").mode,
+        0o700,
+        "for nobody else"
+    );
     nothing_is_wrong(&g);
     // Numbers that objects bear are not given out again.
     put(&g, "/new", &bytes(50, 7), 0o644).expect("put");
@@ -176,7 +200,11 @@ fn an_older_catalog_learns_what_came_after_it() {
     });
     let g = grid.admin();
     let reply = fsck(&g);
-    assert_eq!((reply.rebuilt, reply.unnamed, reply.renewed, reply.left), (1, 0, 1, 0), "{reply:?}");
+    assert_eq!(
+        (reply.rebuilt, reply.unnamed, reply.renewed, reply.left),
+        (1, 0, 1, 0),
+        "{reply:?}"
+    );
     assert_eq!((reply.gone, reply.gone_paths), (1, vec![b"/f1".to_vec()]));
     assert_eq!(read(&g, "/d/new").expect("read"), bytes(200, 10));
     assert_eq!(read(&g, "/f0").expect("read"), bytes(300, 11));
@@ -207,7 +235,9 @@ fn what_was_not_published_is_no_file_while_the_catalog_remembers() {
     let node = Endpoint::pinned(&place.address, pin, place.token.clone()).expect("endpoint");
     let mut http = node.dial(None, None).expect("dialled");
     let total = Some(content.len() as u64);
-    let stored: serde_json::Value = http.put_part(&place.path, "", 0, &content, total).expect("written");
+    let stored: serde_json::Value = http
+        .put_part(&place.path, "", 0, &content, total)
+        .expect("written");
     assert_eq!(stored["done"], true);
     let before = objects(&grid);
     let reply = fsck(&g);

@@ -52,6 +52,25 @@ pub async fn read<M: Message + Default>(
     Ok(Some(M::decode(bytes.as_slice())?))
 }
 
+/// Takes the message that `bytes` begins with: it, and how many bytes it was of. `None` as long as it is not whole.
+///
+/// # Errors
+/// [`FrameError::TooLarge`] as soon as its length is there, [`FrameError::Malformed`]; the connection is of no use
+/// afterwards.
+pub fn split<M: Message + Default>(bytes: &[u8]) -> Result<Option<(M, usize)>, FrameError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let len = u32::from_be_bytes(*head) as usize;
+    if len > MAX_FRAME_BYTES {
+        return Err(FrameError::TooLarge(len));
+    }
+    match rest.get(..len) {
+        None => Ok(None),
+        Some(message) => Ok(Some((M::decode(message)?, head.len() + len))),
+    }
+}
+
 /// Appends one message to `out`.
 ///
 /// # Errors
@@ -121,6 +140,22 @@ mod tests {
             );
         }
         assert!(run(read::<ClientFrame>(&mut from)).expect("end").is_none());
+        let mut left = bytes.as_slice();
+        for n in 0..3 {
+            let mut one = Vec::new();
+            append(&mut one, &frame(n, b"/a")).expect("fits");
+            for cut in 0..one.len() {
+                let part = left.get(..cut).expect("inside");
+                assert!(
+                    split::<ClientFrame>(part).expect("good so far").is_none(),
+                    "{cut}"
+                );
+            }
+            let (message, used) = split::<ClientFrame>(left).expect("good").expect("whole");
+            assert_eq!(message, frame(n, b"/a"));
+            left = left.get(used..).expect("inside");
+        }
+        assert!(left.is_empty());
     }
 
     #[test]
@@ -132,6 +167,10 @@ mod tests {
         let mut huge: &[u8] = &[0xff, 0xff, 0xff, 0xff, 1];
         assert!(matches!(
             run(read::<ClientFrame>(&mut huge)),
+            Err(FrameError::TooLarge(_))
+        ));
+        assert!(matches!(
+            split::<ClientFrame>(&[0xff; 4]),
             Err(FrameError::TooLarge(_))
         ));
         let mut good = Vec::new();
@@ -150,8 +189,11 @@ mod tests {
         fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
             framed.extend_from_slice(&bytes);
-            let _ = run(read::<ClientFrame>(&mut framed.as_slice()));
-            let _ = run(read::<ClientFrame>(&mut bytes.as_slice()));
+            for bytes in [framed, bytes] {
+                let read = run(read::<ClientFrame>(&mut bytes.as_slice())).ok().flatten();
+                let split = split::<ClientFrame>(&bytes).ok().flatten();
+                prop_assert_eq!(split.map(|(message, _)| message), read);
+            }
         }
     }
 }

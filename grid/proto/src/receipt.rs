@@ -22,6 +22,14 @@ pub fn check(key: &[u8], object: (u64, u64, u32), size: u64, digest: &[u8], mac:
     hmac::verify(&key, &text(object, size, digest), mac).is_ok()
 }
 
+/// The secret with which rights to a node's objects are signed, of that node's key: receipts and rights cannot be taken for
+/// each other.
+#[must_use]
+pub fn rights_key(key: &[u8]) -> Vec<u8> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    hmac::sign(&key, b"rights to objects").as_ref().to_vec()
+}
+
 fn text((inode, generation, fragment): (u64, u64, u32), size: u64, digest: &[u8]) -> Vec<u8> {
     let mut text = format!("{inode}/{generation}/{fragment}/{size}/").into_bytes();
     text.extend_from_slice(digest);

@@ -47,7 +47,8 @@ impl Body for ChannelBody {
     }
 }
 
-fn fixed(bytes: impl Into<Bytes>) -> AnswerBody {
+/// A body that is here whole.
+pub(crate) fn fixed(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-pub use crate::files::{Content, Pieces, ReadAt, Version, send, send_from};
+pub use crate::files::{Content, Pieces, ReadAt, Version, send, send_bytes, send_from};
 pub use crate::front::{Door, Handler, Speaker, speak_http};
 pub use crate::tls::ALPN_HTTP;
 

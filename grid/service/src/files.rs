@@ -12,7 +12,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 
-use crate::body::{self, Answer, ChannelBody};
+use crate::body::{self, Answer, AnswerBody, ChannelBody};
 use crate::path::{Root, RootPath};
 use crate::range::{self, RangeOf};
 
@@ -146,6 +146,30 @@ pub fn send_from(
     head_only: bool,
     feed: impl FnOnce(u64, u64, &Pieces) + Send + 'static,
 ) -> Answer {
+    let (status, start, len) = match wanted(version, headers) {
+        Ok(wanted) => wanted,
+        Err(answer) => return *answer,
+    };
+    let (tx, stream) = ChannelBody::pair(PIECES, Some(len));
+    if !head_only {
+        tokio::task::spawn_blocking(move || feed(start, len, &tx));
+    }
+    sent(stream, version, (status, start, len))
+}
+
+/// As [`send`], for content that is here whole: `bytes` are all of it.
+pub fn send_bytes(version: &Version, headers: &HeaderMap, bytes: Bytes) -> Answer {
+    let (status, start, len) = match wanted(version, headers) {
+        Ok(wanted) => wanted,
+        Err(answer) => return *answer,
+    };
+    let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(bytes.len());
+    let part = bytes.slice(at(start)..at(start.saturating_add(len)));
+    sent(body::fixed(part), version, (status, start, len))
+}
+
+/// What a request wants of a content: status, first byte, how many; or the answer that it gets instead.
+fn wanted(version: &Version, headers: &HeaderMap) -> Result<(StatusCode, u64, u64), Box<Answer>> {
     let Version {
         size,
         ref etag,
@@ -153,7 +177,8 @@ pub fn send_from(
     } = *version;
     let get = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     if get(header::IF_NONE_MATCH).is_some_and(|tags| matches_tag(tags, etag)) {
-        return with_validators(body::empty(StatusCode::NOT_MODIFIED), etag, modified_unix_s);
+        let answer = with_validators(body::empty(StatusCode::NOT_MODIFIED), etag, modified_unix_s);
+        return Err(Box::new(answer));
     }
     // A range of another version of the file is of no use: then the whole file is sent.
     let same_version = get(header::IF_RANGE).is_none_or(|tag| tag.trim() == etag);
@@ -162,18 +187,22 @@ pub fn send_from(
     } else {
         RangeOf::Whole
     };
-    let (status, start, len) = match wanted {
-        RangeOf::Whole => (StatusCode::OK, 0, size),
-        RangeOf::Part { start, len } => (StatusCode::PARTIAL_CONTENT, start, len),
+    match wanted {
+        RangeOf::Whole => Ok((StatusCode::OK, 0, size)),
+        RangeOf::Part { start, len } => Ok((StatusCode::PARTIAL_CONTENT, start, len)),
         RangeOf::Unsatisfiable => {
             let text = format!("the file has {size} bytes; no byte of the range exists");
             let mut answer = body::text(StatusCode::RANGE_NOT_SATISFIABLE, &text);
             set(&mut answer, header::CONTENT_RANGE, &format!("bytes */{size}"));
-            return answer;
+            Err(Box::new(answer))
         }
-    };
-    let (tx, stream) = ChannelBody::pair(PIECES, Some(len));
-    let mut answer = Response::new(stream);
+    }
+}
+
+/// The answer that carries `len` bytes from `start`.
+fn sent(bytes: AnswerBody, version: &Version, (status, start, len): (StatusCode, u64, u64)) -> Answer {
+    let size = version.size;
+    let mut answer = Response::new(bytes);
     *answer.status_mut() = status;
     set(&mut answer, header::CONTENT_LENGTH, &len.to_string());
     set(&mut answer, header::CONTENT_TYPE, "application/octet-stream");
@@ -184,10 +213,7 @@ pub fn send_from(
             &format!("bytes {start}-{}/{size}", start + len - 1),
         );
     }
-    if !head_only {
-        tokio::task::spawn_blocking(move || feed(start, len, &tx));
-    }
-    with_validators(answer, etag, modified_unix_s)
+    with_validators(answer, &version.etag, version.modified_unix_s)
 }
 
 /// Reads `len` bytes from `start` into the body; ends when the client is gone.

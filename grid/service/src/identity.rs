@@ -141,35 +141,54 @@ impl Identity {
         scope: &str,
         valid_s: u64,
     ) -> Result<String, ServiceError> {
-        self.sign((subject, groups), audience, scope, valid_s, None)
+        let claims = self.claims((subject, groups), audience, scope, valid_s, None)?;
+        Ok(token::sign(&claims, self.key.serialized_der())?)
     }
 
-    /// A right to write an object of a file, for the services named `audience`.
+    /// As [`Self::issue_to`], for a right to objects; one to write says of which file.
     ///
     /// # Errors
-    /// As [`Self::issue`].
+    /// As [`Self::issue_to`].
     pub fn issue_for_file(
         &self,
         subject: &str,
         audience: &str,
         scope: &str,
         valid_s: u64,
-        file: FileFacts,
+        file: Option<FileFacts>,
     ) -> Result<String, ServiceError> {
-        self.sign((subject, &[]), audience, scope, valid_s, Some(file))
+        let claims = self.claims((subject, &[]), audience, scope, valid_s, file)?;
+        Ok(token::sign(&claims, self.key.serialized_der())?)
     }
 
-    fn sign(
+    /// As [`Self::issue_for_file`], signed with the secret that this service shares with `keeper`, which alone can check it.
+    ///
+    /// # Errors
+    /// As [`Self::issue_to`].
+    pub fn issue_shared(
+        &self,
+        subject: &str,
+        audience: &str,
+        scope: &str,
+        valid_s: u64,
+        (keeper, secret): (&str, &[u8]),
+        file: Option<FileFacts>,
+    ) -> Result<String, ServiceError> {
+        let claims = self.claims((subject, &[]), audience, scope, valid_s, file)?;
+        Ok(token::sign_shared(&claims, keeper, secret)?)
+    }
+
+    fn claims(
         &self,
         (subject, groups): (&str, &[String]),
         audience: &str,
         scope: &str,
         valid_s: u64,
         file: Option<FileFacts>,
-    ) -> Result<String, ServiceError> {
+    ) -> Result<Claims, ServiceError> {
         token::check_scope(scope)?;
         let now = token::now_unix_s();
-        let claims = Claims {
+        Ok(Claims {
             wlcg_ver: "1.0".into(),
             iss: self.name(),
             sub: subject.to_owned(),
@@ -180,8 +199,7 @@ impl Identity {
             exp: now.saturating_add(valid_s),
             jti: random_hex()?,
             file,
-        };
-        Ok(token::sign(&claims, self.key.serialized_der())?)
+        })
     }
 
     /// The first token of this service: made once, kept in the state folder, made again when it has
@@ -301,6 +319,38 @@ mod tests {
         };
         let old = token::sign(&old, one.key.serialized_der()).expect("signed");
         assert_eq!(one.verifier().check(&old).err(), Some(TokenError::Expired));
+    }
+
+    #[test]
+    fn a_shared_secret_opens_only_for_who_has_it() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let one = Identity::open(dir.path()).expect("one");
+        let (name, scope) = (one.name(), "storage.read:/a");
+        let secret = [7; 32];
+        let issue = |valid_s| {
+            let token = one.issue_shared("me", &name, scope, valid_s, ("n1", &secret), None);
+            token.expect("issued")
+        };
+        let token = issue(60);
+        assert_eq!(token::keeper_of(&token).as_deref(), Some("n1"));
+        let keeper = || one.verifier().with_secret(&secret);
+        assert_eq!(keeper().check(&token).map(|c| c.sub), Ok("me".into()));
+        assert!(one.verifier().check_shared(&token, &secret).is_ok());
+        let wrong = |checked: Result<Claims, TokenError>| matches!(checked, Err(TokenError::Wrong(_)));
+        assert!(wrong(one.verifier().check(&token)), "without the secret");
+        assert!(wrong(one.verifier().with_secret(&[8; 32]).check(&token)));
+        assert!(wrong(one.verifier().check_shared(&token, &[8; 32])));
+        // The public key is known to all: it is no secret to sign with.
+        let forged = one.issue_shared("me", &name, scope, 60, ("n1", one.token_key()), None);
+        let forged = forged.expect("made");
+        assert!(wrong(keeper().check(&forged)) && wrong(one.verifier().check(&forged)));
+        // Its own signature counts as before, and is none with a secret.
+        let signed = one.issue("me", scope, 60).expect("issued");
+        assert!(keeper().check(&signed).is_ok());
+        assert!(wrong(one.verifier().check_shared(&signed, &secret)));
+        assert_eq!(token::keeper_of(&signed), None);
+        let other = one.issue_shared("me", "other", scope, 60, ("n1", &secret), None);
+        assert!(wrong(keeper().check(&other.expect("issued"))), "another audience");
     }
 
     #[test]

@@ -41,7 +41,7 @@ mod wire;
 
 pub use client::{
     BetweenJob, Endpoint, HttpConn, PullJob, PushJob, RemotePlan, Route, Security, check_congestion,
-    copy_between, dial_tls, plan_change, plan_report, pull, push,
+    copy_between, dial_tls, dial_tls_blocking, plan_change, plan_report, pull, push,
 };
 pub use error::ServiceError;
 pub use front::{HANDSHAKE_LIMIT_S, HEADER_LIMIT_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS};
@@ -55,6 +55,7 @@ pub use server::{STOP_LIMIT_S, Security as ServeSecurity, ServeConfig, Service};
 pub use sessions::{CONTROL_LIMIT_S, JOIN_LIMIT_S, MAX_SESSIONS};
 pub use ticket::{MAX_ADDRESSES, MAX_TICKET_BYTES, Ticket, TicketError, check_address, check_addresses};
 pub use token::{
-    Claims, DEFAULT_SCOPE, FileFacts, MAX_TOKEN_BYTES, Operation, TokenError, Verifier, check_scope, now_unix_s,
+    Claims, DEFAULT_SCOPE, FileFacts, MAX_TOKEN_BYTES, Operation, TokenError, Verifier, check_scope,
+    keeper_of, now_unix_s,
 };
 pub use trust::{MAX_NAME_BYTES, MAX_TRUST_BYTES, TrustStore, check_name};

@@ -34,7 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => 3,
     };
     let time = Duration::from_secs(seconds);
-    let store = Store::open(&dir, Limits::default())?;
+    let limits = Limits {
+        slots: 128,
+        ..Limits::default()
+    };
+    let store = Store::open(&dir, limits)?;
     let (meta, content) = (Meta::default(), [7u8; 4096]);
     for threads in [1u64, 4, 16] {
         let first = threads << 40;

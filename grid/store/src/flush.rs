@@ -102,6 +102,11 @@ impl Flusher {
         }
     }
 
+    /// A flush that another has done.
+    pub(crate) fn count_one(&self) {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// One file that is large: not in a batch, so that others do not wait for it.
     pub(crate) fn flush_alone(&self, file: &File) -> Result<(), StoreError> {
         self.flushes.fetch_add(1, Ordering::Relaxed);

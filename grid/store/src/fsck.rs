@@ -10,7 +10,9 @@ use crate::quarantine;
 use crate::reader::{Damage, expect_id};
 use crate::recover::strip;
 use crate::scrub::look;
-use crate::spool::{IDENTITY, INCOMING, LOCK, MODE, OBJECTS, PART, QUARANTINE, RESUME, SCRUB, SEALED, WHY};
+use crate::spool::{
+    IDENTITY, INCOMING, LOCK, MODE, OBJECTS, PART, QUARANTINE, RESUME, SCRUB, SEALED, SLOT, WHY,
+};
 use crate::store::Store;
 use crate::sys::{Folder, Kind};
 use crate::trailer::Trailer;
@@ -210,7 +212,7 @@ impl Walk<'_> {
                 self.unfinished(incoming, &name, id, true)?;
             } else if let Some(id) = strip(&name, SEALED).filter(|_| file) {
                 self.unfinished(incoming, &name, id, false)?;
-            } else if !file || strip(&name, RESUME).is_none() {
+            } else if !file || (strip(&name, RESUME).is_none() && !name.starts_with(SLOT.as_bytes())) {
                 self.foreign(incoming, INCOMING, &name)?;
             }
         }

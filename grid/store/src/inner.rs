@@ -4,6 +4,7 @@ use crate::error::StoreError;
 use crate::flush::Flusher;
 use crate::id::ObjectId;
 use crate::limits::{GROUP_OBJECT_BYTES, Limits, in_blocks};
+use crate::slots::{Slot, Slots};
 use crate::space::Space;
 use crate::spool::{PART, RESUME, SEALED, Spool, object_path};
 use crate::sys;
@@ -20,6 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// The shared part of a store.
 #[derive(Debug)]
 pub(crate) struct Inner {
+    // They go first: the spool's lock is held until they have gone.
+    pub slots: Slots,
     pub spool: Spool,
     pub space: Arc<Space>,
     pub limits: Limits,
@@ -77,6 +80,7 @@ pub(crate) fn sealed_name(id: ObjectId) -> String {
 impl Inner {
     pub(crate) fn new(spool: Spool, limits: Limits, trace: Option<Trace>) -> Self {
         Self {
+            slots: Slots::new(Arc::clone(&spool.incoming), limits.slots, limits.keep_free_bytes),
             space: Arc::new(Space::new(Arc::clone(&spool.root), &limits)),
             flusher: Flusher::new(Arc::clone(&spool.incoming)),
             spool,
@@ -209,11 +213,30 @@ impl Inner {
         } else {
             self.flusher.flush_alone(file)
         };
+        self.name(id, &name, file_bytes, flushed)
+    }
+
+    /// Flushes a small object in its slot and gives it its place. When that fails it is removed.
+    pub(crate) fn publish_slot(&self, id: ObjectId, slot: &Slot, file_bytes: u64) -> Result<(), StoreError> {
+        let flushed = slot.flush(file_bytes);
+        self.flusher.count_one();
+        let flushed = flushed.map_err(|e| self.spool.incoming.error("flush", &slot.name, e));
+        self.name(id, &slot.name, file_bytes, flushed)
+    }
+
+    /// Gives an object that was flushed its place among the objects; otherwise removes it.
+    fn name(
+        &self,
+        id: ObjectId,
+        name: &str,
+        file_bytes: u64,
+        flushed: Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let named = flushed.and_then(|()| {
             self.trace(Step::Flushed, id);
             let _shared = self.renaming.read().unwrap_or_else(PoisonError::into_inner);
             let new = object_path(id);
-            let named = self.spool.incoming.rename_new(&name, &self.spool.objects, &new);
+            let named = self.spool.incoming.rename_new(name, &self.spool.objects, &new);
             self.renames.fetch_add(1, Ordering::Release);
             named
         });
@@ -228,7 +251,7 @@ impl Inner {
             }
             other => {
                 // Recovery would look at it again: nothing is wrong should it stay.
-                let _ = self.spool.incoming.unlink(&name);
+                let _ = self.spool.incoming.unlink(name);
                 Err(match other {
                     Ok(_) => StoreError::Exists(id),
                     Err(e) => {

@@ -35,6 +35,7 @@ mod quarantine;
 mod reader;
 mod recover;
 mod scrub;
+mod slots;
 mod space;
 mod spool;
 mod store;

@@ -29,6 +29,10 @@ pub const GROUP_MIN: usize = 4;
 pub const GROUP_MAX: usize = 1024;
 /// Objects up to this size are flushed in groups, bytes: a larger one would make the others wait.
 pub const GROUP_OBJECT_BYTES: u64 = 8 << 20;
+/// A slot, bytes: content and trailer of a small object, and a mark of 16 bytes.
+pub const SLOT_BYTES: usize = 16 << 10;
+/// When slots could not be made: how long until that is tried again.
+pub const SLOT_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes read and digested at a time.
 pub const HASH_BUFFER_BYTES: usize = 128 << 10;
 /// Threads that digest one large object.
@@ -56,6 +60,8 @@ pub struct Limits {
     pub partial_keep: Duration,
     /// Objects being written at the same time; each holds a descriptor or two.
     pub max_writers: usize,
+    /// Places for small objects that are kept ready, each of [`SLOT_BYTES`] and an open file; 0: none.
+    pub slots: usize,
 }
 
 impl Default for Limits {
@@ -65,6 +71,7 @@ impl Default for Limits {
             keep_free_bytes: 64 << 20,
             partial_keep: Duration::from_secs(7 * 24 * 3600),
             max_writers: 1024,
+            slots: 0,
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! | found in `incoming` | done |
 //! |---|---|
+//! | `slot.N` with a mark, or cut to an object | becomes `ID.sealed` |
+//! | other `slot.N` | removed: nothing was in it |
 //! | `ID.sealed`, digest right, place free | flushed, then named: it may have been acknowledged |
 //! | `ID.sealed`, digest right, object there with the same content | removed |
 //! | `ID.sealed`, anything else | removed: its flush had not ended, so nobody was told of it |
@@ -17,7 +19,8 @@ use crate::inner::{Inner, part_name, resume_name, sealed_name};
 use crate::journal;
 use crate::limits::in_blocks;
 use crate::reader::{compare, expect_id};
-use crate::spool::{PART, RESUME, SEALED, WHY, object_path};
+use crate::slots;
+use crate::spool::{PART, RESUME, SEALED, SLOT, WHY, object_path};
 use crate::sys::Kind;
 use crate::trailer::Trailer;
 use std::collections::BTreeSet;
@@ -50,6 +53,12 @@ pub(crate) fn run(inner: &Inner) -> Result<Recovered, StoreError> {
         ..Recovered::default()
     };
     let incoming = &inner.spool.incoming;
+    for (name, _) in incoming.names()?.iter().filter(|(_, kind)| *kind == Kind::File) {
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        if text.starts_with(SLOT) {
+            done.discarded += u64::from(!take_up(inner, text)?);
+        }
+    }
     let mut parts = BTreeSet::new();
     let mut resumes = BTreeSet::new();
     let names = incoming.names()?;
@@ -85,6 +94,23 @@ pub(crate) fn run(inner: &Inner) -> Result<Recovered, StoreError> {
     }
     count(inner)?;
     Ok(done)
+}
+
+/// Makes the object in a slot a sealed one; `false` when there was none, and the slot is gone.
+fn take_up(inner: &Inner, name: &str) -> Result<bool, StoreError> {
+    let incoming = &inner.spool.incoming;
+    let Some(file) = incoming.write_file(name)? else {
+        return Ok(false);
+    };
+    let left = slots::left_in(&file).map_err(|e| incoming.error("read", name, e))?;
+    if let Some(id) = left
+        && incoming.rename_new(name, incoming, &sealed_name(id))?
+    {
+        return Ok(true);
+    }
+    incoming.unlink(name)?;
+    // An empty one was nobody's.
+    Ok(left.is_none())
 }
 
 /// Gives a sealed object its name when it is right; otherwise removes it and says `false`.

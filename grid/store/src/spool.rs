@@ -8,6 +8,7 @@
 //!   objects/xx/ID    objects, in 256 buckets by the low byte of inode + fragment
 //!   incoming/ID.part     being written     incoming/ID.resume  what of it is written
 //!   incoming/ID.sealed   whole, with its trailer; on its way to the disk and to its name
+//!   incoming/slot.N      a place for a small object, made in advance
 //!   quarantine/ID.S.N    found damaged at S (seconds since 1970); .why beside it says how
 //! ```
 //!
@@ -39,6 +40,8 @@ pub(crate) const PART: &str = ".part";
 pub(crate) const RESUME: &str = ".resume";
 /// Ending of an object that is whole and waits for its name.
 pub(crate) const SEALED: &str = ".sealed";
+/// Beginning of a place for a small object.
+pub(crate) const SLOT: &str = "slot.";
 /// Ending of the reason beside a quarantined object.
 pub(crate) const WHY: &str = ".why";
 

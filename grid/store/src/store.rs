@@ -5,7 +5,7 @@ use crate::hash;
 use crate::id::ObjectId;
 use crate::inner::{Inner, resume_name, sealed_name};
 use crate::journal;
-use crate::limits::{Limits, MAX_PAGE, MAX_PUT_BYTES, chunk_bytes, in_blocks};
+use crate::limits::{GROUP_MIN, Limits, MAX_PAGE, MAX_PUT_BYTES, chunk_bytes, in_blocks};
 use crate::meta::Meta;
 use crate::reader::ObjectReader;
 use crate::recover::{self, Recovered};
@@ -239,16 +239,24 @@ impl Store {
         let file_bytes = bytes.len() as u64;
         let mut space = inner.space.reservation();
         space.grow_to(in_blocks(file_bytes))?;
-        let name = sealed_name(id);
-        let mut file = inner.spool.incoming.create(&name)?;
-        inner.trace(Step::Created, id);
-        if let Err(e) = file.write_all(&bytes) {
-            // Recovery would find its digest wrong: nothing is wrong should it stay.
-            let _ = inner.spool.incoming.unlink(&name);
-            return Err(inner.failed("write", &name, file_bytes, e));
+        // Several that come at once share one flush better without slots.
+        let alone = inner.writers() < GROUP_MIN as u64;
+        match alone.then(|| inner.slots.take(bytes.len())).flatten() {
+            Some(slot) => {
+                inner.trace(Step::Created, id);
+                put_aside(inner, &slot.name, slot.write(&bytes), file_bytes)?;
+                inner.trace(Step::Sealed, id);
+                inner.publish_slot(id, &slot, file_bytes)?;
+            }
+            None => {
+                let name = sealed_name(id);
+                let mut file = inner.spool.incoming.create(&name)?;
+                inner.trace(Step::Created, id);
+                put_aside(inner, &name, file.write_all(&bytes), file_bytes)?;
+                inner.trace(Step::Sealed, id);
+                inner.publish(id, &Arc::new(file), file_bytes)?;
+            }
         }
-        inner.trace(Step::Sealed, id);
-        inner.publish(id, &Arc::new(file), file_bytes)?;
         if inner.partials().remove(&id) {
             inner.remove_unfinished(id)?;
         }
@@ -258,6 +266,15 @@ impl Store {
             digest: trailer.digest,
             known: false,
         })
+    }
+
+    /// Makes the slots for small objects that [`Limits::slots`] allows; without this they are made once the first object has
+    /// asked for one.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; objects are stored without slots then.
+    pub fn prepare(&self) -> Result<(), StoreError> {
+        self.inner.slots.fill()
     }
 
     /// Begins an object that is written in ranges, or goes on with one.
@@ -449,6 +466,20 @@ impl Store {
         self.inner.set_mode(mode);
         Ok(())
     }
+}
+
+/// What became of writing a small object; removed if it failed.
+fn put_aside(
+    inner: &Inner,
+    name: &str,
+    written: std::io::Result<()>,
+    file_bytes: u64,
+) -> Result<(), StoreError> {
+    written.map_err(|e| {
+        // Recovery would find its digest wrong: nothing is wrong should it stay.
+        let _ = inner.spool.incoming.unlink(name);
+        inner.failed("write", name, file_bytes, e)
+    })
 }
 
 /// The trailer of an object in memory.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 const DIR: &str = "KUROSHIO_TEST_SPOOL";
 const KILL_AT: &str = "KUROSHIO_TEST_KILL_AT";
+const SLOTS: &str = "KUROSHIO_TEST_SLOTS";
 const LARGE: usize = (5 << 20) + 321;
 
 fn die() -> ! {
@@ -81,7 +82,13 @@ fn child() {
                     die();
                 }
             });
-            let store = Store::open_traced(&spool, Limits::default(), trace).expect("open");
+            let slots = std::env::var(SLOTS).expect("set").parse().expect("number");
+            let limits = Limits {
+                slots,
+                ..Limits::default()
+            };
+            let store = Store::open_traced(&spool, limits, trace).expect("open");
+            store.prepare().expect("slots");
             work(dir, &store);
         }
     }
@@ -179,9 +186,10 @@ fn was_killed(status: ExitStatus) -> bool {
 
 /// Kills the work at one step and compares; `None` when the work ends before it, otherwise whether there was
 /// something to go on with.
-fn kill_at(at: u64) -> Option<bool> {
+fn kill_at(at: u64, slots: usize) -> Option<bool> {
     let dir = tempfile::tempdir().expect("folder");
-    let status = command(dir.path(), &at.to_string()).status().expect("run");
+    let mut child = command(dir.path(), &at.to_string());
+    let status = child.env(SLOTS, slots.to_string()).status().expect("run");
     if status.success() {
         return None;
     }
@@ -217,11 +225,20 @@ fn kill_at(at: u64) -> Option<bool> {
 
 #[test]
 fn killed_at_every_step() {
+    killed_with(0);
+}
+
+#[test]
+fn killed_at_every_step_with_slots() {
+    killed_with(8);
+}
+
+fn killed_with(slots: usize) {
     // Most of the time goes to flushes: several kills wait for them together.
     const LANES: u64 = 6;
     let lane = |first: u64| {
         let (mut kills, mut resumed, mut at) = (0u64, 0u64, first);
-        while let Some(partial) = kill_at(at) {
+        while let Some(partial) = kill_at(at, slots) {
             kills += 1;
             resumed += u64::from(partial);
             at += LANES;
@@ -303,6 +320,87 @@ fn a_sealed_object_counts_only_when_it_is_whole() {
     assert_eq!(content(&store, good), bytes(1, 50_000));
     assert_eq!(content(&store, known), bytes(4, 50_000));
     assert!(!store.exists(zeros).expect("look") && !store.exists(short).expect("look"));
+}
+
+/// What a power cut leaves of small objects: a slot with its mark, one that was cut, one whose bytes did not all get there, one that
+/// nothing was put into.
+#[test]
+fn an_object_in_a_slot_counts_only_when_it_is_whole() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = open(dir.path());
+    let ids = [id(1), id(2), id(3), id(4)];
+    for id in ids {
+        let content = bytes(id.inode, 5_000);
+        store.put(id, &meta("/a"), &content, None).expect("put");
+    }
+    drop(store);
+    let slot = |n: u64| dir.path().join(format!("incoming/slot.{n}"));
+    // As the store lays it out: the object, zeros, and at the end of its last page the mark.
+    let marked = |object: &[u8], len: usize| {
+        let mut all = object.to_vec();
+        all.resize((object.len() + 16).next_multiple_of(4096), 0);
+        let at = all.len() - 16;
+        all[at..at + 8].copy_from_slice(b"KURSLOT1");
+        all[at + 8..].copy_from_slice(&(len as u64).to_le_bytes());
+        all.resize(16 << 10, 0);
+        all
+    };
+    let [good, cut, torn, known] = ids.map(|id| file_of(dir.path(), id));
+    let object = std::fs::read(&good).expect("read");
+    std::fs::write(slot(1), marked(&object, object.len())).expect("written");
+    std::fs::remove_file(good).expect("removed");
+    std::fs::rename(cut, slot(2)).expect("moved back");
+    let mut object = std::fs::read(&torn).expect("read");
+    object[1000] ^= 1;
+    std::fs::write(slot(3), marked(&object, object.len())).expect("written");
+    std::fs::remove_file(torn).expect("removed");
+    let object = std::fs::read(&known).expect("read");
+    std::fs::write(slot(4), marked(&object, object.len())).expect("written");
+    std::fs::write(slot(5), vec![0; 16 << 10]).expect("written");
+    std::fs::write(slot(6), marked(b"no trailer", 10)).expect("written");
+    std::fs::write(slot(7), marked(b"longer than a slot", 17 << 10)).expect("written");
+    let store = open(dir.path());
+    assert_eq!(store.recovered().published, [id(1), id(2)]);
+    assert_eq!(
+        store.recovered().discarded,
+        2,
+        "the torn one, and the one that is known"
+    );
+    assert!(names(dir.path(), "incoming").is_empty());
+    for id in [id(1), id(2), id(4)] {
+        assert_eq!(content(&store, id), bytes(id.inode, 5_000));
+    }
+    assert!(!store.exists(id(3)).expect("look"));
+}
+
+/// A store leaves no slots behind, and finds none wrong while it works.
+#[test]
+fn slots_go_with_their_store() {
+    let dir = tempfile::tempdir().expect("folder");
+    let limits = Limits {
+        slots: 4,
+        ..Limits::default()
+    };
+    let store = Store::open(dir.path(), limits).expect("open");
+    store.prepare().expect("slots");
+    assert_eq!(names(dir.path(), "incoming").len(), 4);
+    for n in 1..=3 {
+        store.put(id(n), &meta("/a"), &small(n), None).expect("put");
+        assert_eq!(content(&store, id(n)), small(n));
+    }
+    let mut odd = Vec::new();
+    let report = store.fsck(true, &mut |entry| {
+        if !matches!(entry.state, FsckState::Right) {
+            odd.push(format!("{entry:?}"));
+        }
+    });
+    assert_eq!(report.expect("fsck").right, 3);
+    assert!(odd.is_empty(), "{odd:?}");
+    store.delete(id(2)).expect("deleted");
+    drop(store);
+    assert!(names(dir.path(), "incoming").is_empty());
+    let store = open(dir.path());
+    assert!(!store.exists(id(2)).expect("look") && store.exists(id(3)).expect("look"));
 }
 
 /// Every step that is named is reached by the work above, so that none is left out of the kills.

@@ -12,11 +12,15 @@ thread_local! {
         tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
 }
 
-fn read<M: Message + Default>(bytes: &[u8]) -> Option<M> {
-    RUNTIME
+/// Both ways of reading say the same.
+fn read<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) -> Option<M> {
+    let read = RUNTIME
         .with(|r| r.block_on(frame::read::<M>(&mut &*bytes)))
         .ok()
-        .flatten()
+        .flatten();
+    let split = frame::split::<M>(bytes).ok().flatten();
+    assert_eq!(split.map(|(message, _)| message), read);
+    read
 }
 
 /// A message that is read is written and read again as the same.
@@ -52,7 +56,11 @@ pub(super) fn names(data: &[u8]) {
     let key = [4; 65];
     let token = format!("eyJhbGciOiJFUzI1NiIsInR5cCI6IkpXVCJ9.{text}");
     for token in [&*text, &token] {
-        assert!(Verifier::new(&key, "urn:kuroshio:x").check(token).is_err());
+        let checker = || Verifier::new(&key, "urn:kuroshio:x");
+        assert!(checker().check(token).is_err());
+        assert!(checker().with_secret(&key).check(token).is_err());
+        let keeper = kuroshio_service::keeper_of(token);
+        assert!(keeper.is_none() || checker().check_shared(token, &key).is_err());
     }
     if check_addresses(&text).is_ok() {
         let ticket = Ticket::new(&text, Pin::of_spki(b"k"), "a.b.c".into()).expect("its addresses are good");

@@ -101,12 +101,17 @@ impl Watch {
 
     /// A part has ended.
     fn part(&mut self, name: &str) {
-        self.told.push(format!("{name} {:.1}", self.part.elapsed().as_secs_f64()));
+        self.told
+            .push(format!("{name} {:.1}", self.part.elapsed().as_secs_f64()));
         self.part = Instant::now();
     }
 
     fn story(&self) -> String {
-        format!("{:.1} s ({})", self.begun.elapsed().as_secs_f64(), self.told.join(", "))
+        format!(
+            "{:.1} s ({})",
+            self.begun.elapsed().as_secs_f64(),
+            self.told.join(", ")
+        )
     }
 }
 
@@ -124,7 +129,11 @@ impl fmt::Display for Totals {
             "operations: {} acknowledged, {} failed; compared: {} files, {} replicas",
             self.acknowledged, self.failed, self.files, self.replicas
         )?;
-        writeln!(f, "repaired to ncopy after healing: {}", distribution(&self.settled))?;
+        writeln!(
+            f,
+            "repaired to ncopy after healing: {}",
+            distribution(&self.settled)
+        )?;
         writeln!(
             f,
             "copies whole again after a lost disk: {}",
@@ -227,9 +236,15 @@ fn episode(
     totals.problems.extend(load.problems());
     compare(world, load, totals)?;
     watch.part("compared");
-    story.push(format!("repaired to ncopy {:.1} s after healing", settled_s.as_secs_f64()));
+    story.push(format!(
+        "repaired to ncopy {:.1} s after healing",
+        settled_s.as_secs_f64()
+    ));
     if let Some(repaired) = repaired {
-        story.push(format!("{:.1} s after the loss of a disk", repaired.as_secs_f64()));
+        story.push(format!(
+            "{:.1} s after the loss of a disk",
+            repaired.as_secs_f64()
+        ));
     }
     Ok(format!("{}; took {}", story.join("; "), watch.story()))
 }
@@ -393,7 +408,10 @@ mod tests {
     #[test]
     fn ranks_are_the_nearest() {
         let times: Vec<Duration> = (1..=200).rev().map(Duration::from_secs).collect();
-        assert_eq!(distribution(&times), "median 100.0 s, p99 198.0 s, longest 200.0 s of 200");
+        assert_eq!(
+            distribution(&times),
+            "median 100.0 s, p99 198.0 s, longest 200.0 s of 200"
+        );
         assert_eq!(
             distribution(&[Duration::from_secs(3)]),
             "median 3.0 s, p99 3.0 s, longest 3.0 s of 1"

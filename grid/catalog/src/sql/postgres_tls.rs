@@ -58,9 +58,14 @@ pub(super) fn split(text: &str) -> Result<Split, DbError> {
     };
     let roots = || match taken.roots.clone() {
         Some(file) => Ok(PathBuf::from(file)),
-        None => std::env::home_dir().map(|home| home.join(DEFAULT_ROOTS)).ok_or_else(|| {
-            broken("sslmode=verify-full: no home folder; give sslrootcert=FILE with root certificates (PEM)".into())
-        }),
+        None => std::env::home_dir()
+            .map(|home| home.join(DEFAULT_ROOTS))
+            .ok_or_else(|| {
+                broken(
+                    "sslmode=verify-full: no home folder; give sslrootcert=FILE with root certificates (PEM)"
+                        .into(),
+                )
+            }),
     };
     let mode = match taken.mode.as_deref() {
         None | Some("disable") => Mode::Plain,
@@ -178,9 +183,7 @@ pub(super) fn connector(mode: &Mode) -> Result<(SslMode, Option<MakeRustlsConnec
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
             .with_no_client_auth(),
-        Mode::Verified(file) => builder
-            .with_root_certificates(roots(file)?)
-            .with_no_client_auth(),
+        Mode::Verified(file) => builder.with_root_certificates(roots(file)?).with_no_client_auth(),
     };
     Ok((SslMode::Require, Some(MakeRustlsConnect::new(config))))
 }
@@ -256,16 +259,29 @@ mod tests {
         assert_eq!(parts("host=a user=b"), told("host=a user=b", Mode::Plain));
         assert_eq!(parts("sslmode=require host=a"), told("host=a", Mode::Encrypted));
         assert_eq!(
-            parts("host=a sslmode = 'verify-full' password='it\\'s sslmode=no' sslrootcert='/a b/c.pem' user=d"),
+            parts(
+                "host=a sslmode = 'verify-full' password='it\\'s sslmode=no' sslrootcert='/a b/c.pem' user=d"
+            ),
             told("host=a password='it\\'s sslmode=no' user=d", file("/a b/c.pem"))
         );
         assert_eq!(
             parts("postgres://u:p@h/db?sslmode=verify-full&application_name=x&sslrootcert=%2Fa%20b"),
             told("postgres://u:p@h/db?application_name=x", file("/a b"))
         );
-        assert_eq!(parts("postgresql://h/db?sslmode=disable"), told("postgresql://h/db", Mode::Plain));
-        for bad in ["host=a sslmode=prefer", "postgres://h/?sslmode=verify-ca", "sslmode=", "sslmode='"] {
-            assert!(split(bad).is_err_and(|e| e.source.to_string().contains("verify-full")), "{bad}");
+        assert_eq!(
+            parts("postgresql://h/db?sslmode=disable"),
+            told("postgresql://h/db", Mode::Plain)
+        );
+        for bad in [
+            "host=a sslmode=prefer",
+            "postgres://h/?sslmode=verify-ca",
+            "sslmode=",
+            "sslmode='",
+        ] {
+            assert!(
+                split(bad).is_err_and(|e| e.source.to_string().contains("verify-full")),
+                "{bad}"
+            );
         }
         // Not of the form: the library says what is wrong with it.
         for odd in ["host", "=", "a='b", "a=\\", "%", "postgres://h/?%zz&=&sslmode"] {

@@ -28,8 +28,14 @@ pub fn a_file_with_its_numbers(bed: &dyn Bed) {
     env.mkdir("/d");
     ok(env.call(RaiseNumbers { highest: 90_001 }));
     let a = ok(env.call(restore("/d/a", 90_000, 90_001, two(100))));
-    assert_eq!((a.ino.0, a.generation.0, a.size, a.links), (90_000, 90_001, 100, 1));
-    assert_eq!((a.owner.as_str(), a.group.as_str(), a.mode), ("ann", "physics", 0o640));
+    assert_eq!(
+        (a.ino.0, a.generation.0, a.size, a.links),
+        (90_000, 90_001, 100, 1)
+    );
+    assert_eq!(
+        (a.owner.as_str(), a.group.as_str(), a.mode),
+        ("ann", "physics", 0o640)
+    );
     assert_eq!((a.mtime, a.copies.total()), (Timestamp(77), 2));
     assert_eq!(env.layout("/d/a").fragments[0].replicas.len(), 2);
     assert_eq!(env.user_usage("ann"), (1, 100));
@@ -44,16 +50,31 @@ pub fn a_file_with_its_numbers(bed: &dyn Bed) {
     assert_eq!(short.len(), 1);
     assert_eq!(short[0].fragment.object.ino.0, 80_000);
 
-    refused(env.call(restore("/d/a", 70_000, 70_001, two(1))), ErrorKind::Exists);
-    refused(env.call(restore("/d/c", 90_000, 70_001, two(1))), ErrorKind::Stale);
-    refused(env.call(restore("/none/c", 70_000, 70_001, two(1))), ErrorKind::NotFound);
+    refused(
+        env.call(restore("/d/a", 70_000, 70_001, two(1))),
+        ErrorKind::Exists,
+    );
+    refused(
+        env.call(restore("/d/c", 90_000, 70_001, two(1))),
+        ErrorKind::Stale,
+    );
+    refused(
+        env.call(restore("/none/c", 70_000, 70_001, two(1))),
+        ErrorKind::NotFound,
+    );
     refused(
         env.call(restore("/d/c", 70_000, 70_001, vec![fragment(1, 5, &["n1"])])),
         ErrorKind::Invalid,
     );
     let user = Caller::user("ann", &["physics"]);
-    refused(env.by(&user, restore("/d/c", 70_000, 70_001, two(1))), ErrorKind::NotPermitted);
-    refused(env.by(&user, RaiseNumbers { highest: 1 }), ErrorKind::NotPermitted);
+    refused(
+        env.by(&user, restore("/d/c", 70_000, 70_001, two(1))),
+        ErrorKind::NotPermitted,
+    );
+    refused(
+        env.by(&user, RaiseNumbers { highest: 1 }),
+        ErrorKind::NotPermitted,
+    );
     // A later content takes the place of the one that the catalog knows.
     let later = ok(env.call(Commit {
         draft: Draft {

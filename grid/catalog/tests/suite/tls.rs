@@ -22,7 +22,10 @@ fn pem(label: &str, der: &[u8]) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
     let lines: Vec<_> = lines.collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        lines.join("\n")
+    )
 }
 
 /// An authority of this name: its certificate and what signs.
@@ -44,7 +47,10 @@ fn the_connection_is_encrypted_and_its_server_known() {
     let folder = tempfile::tempdir().expect("folder");
     let (ours, signer) = authority("ours");
     let (others, _) = authority("others");
-    let (ours_file, others_file) = (folder.path().join("our root.pem"), folder.path().join("others.pem"));
+    let (ours_file, others_file) = (
+        folder.path().join("our root.pem"),
+        folder.path().join("others.pem"),
+    );
     write(&ours_file, &ours);
     write(&others_file, &others);
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -57,7 +63,9 @@ fn the_connection_is_encrypted_and_its_server_known() {
         write(&dir.join("tls.crt"), &pem("CERTIFICATE", signed.der()));
         write(&dir.join("tls.key"), &pem("PRIVATE KEY", &key.serialize_der()));
         let dir = dir.display();
-        format!("-c listen_addresses=127.0.0.1 -c ssl=on -c ssl_cert_file={dir}/tls.crt -c ssl_key_file={dir}/tls.key")
+        format!(
+            "-c listen_addresses=127.0.0.1 -c ssl=on -c ssl_cert_file={dir}/tls.crt -c ssl_key_file={dir}/tls.key"
+        )
     });
     server.database("tls");
     let url = |host: &str, more: &str| format!("host={host} port={port} user=grid dbname=tls {more}");
@@ -77,7 +85,10 @@ fn the_connection_is_encrypted_and_its_server_known() {
             place: Place::path("/"),
             follow: false,
         };
-        assert_eq!(catalog.call(&Caller::admin(), root).expect("answered").ino, Ino::ROOT);
+        assert_eq!(
+            catalog.call(&Caller::admin(), root).expect("answered").ino,
+            Ino::ROOT
+        );
         catalog
     };
     let plain = works(&url("localhost", "sslmode=disable"));

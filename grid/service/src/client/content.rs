@@ -1,8 +1,10 @@
 //! Content by HTTP: a range of it into a sink, or a part of it from a buffer.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
+use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use tokio_rustls::TlsConnector;
@@ -17,6 +19,8 @@ use crate::tls;
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
+/// A body up to this size goes with its header in one write.
+const TOGETHER_BYTES: usize = 64 * 1024;
 
 impl HttpConn {
     /// Limits every read and write on this connection, in place of the 30 s of an answer.
@@ -112,8 +116,13 @@ impl HttpConn {
             n => format!("Content-Range: bytes {start}-{}/{total}\r\n", start + n - 1),
         };
         let head = self.head("PUT", path, &format!("{range}{more}"), bytes.len() as u64);
-        self.send(head.as_bytes())?;
-        self.send(bytes)?;
+        if bytes.len() <= TOGETHER_BYTES {
+            // One packet, one waking of the service.
+            self.send(&[head.as_bytes(), bytes].concat())?;
+        } else {
+            self.send(head.as_bytes())?;
+            self.send(bytes)?;
+        }
         let (status, length) = self.read_head()?;
         let (true, Length::Bytes(n)) = ((200..300).contains(&status), length) else {
             return Err(self.foreign(format!(
@@ -131,6 +140,37 @@ impl HttpConn {
             .and_then(|()| wire.flush())
             .map_err(|e| self.broken("cannot send the request", e))
     }
+}
+
+/// Dials a service with TLS and one protocol (ALPN name), for a client whose threads wait for it themselves. The socket has
+/// no time limits for reading and writing afterwards.
+///
+/// # Errors
+/// The service cannot be reached, shows another key, or does not speak the protocol.
+pub fn dial_tls_blocking(
+    address: &str,
+    pin: Pin,
+    protocol: &[u8],
+) -> Result<(TcpStream, ClientConnection), ServiceError> {
+    check_address(address).map_err(ServiceError::Invalid)?;
+    let mut socket = http::connect(address, &Default::default())?;
+    let limit = |socket: &TcpStream, limit: Option<Duration>| {
+        let set = socket
+            .set_read_timeout(limit)
+            .and_then(|()| socket.set_write_timeout(limit));
+        set.map_err(|e| ServiceError::peer(address, "cannot use the connection", e))
+    };
+    limit(&socket, Some(Duration::from_secs(HANDSHAKE_LIMIT_S)))?;
+    let session = http::handshake(address, &mut socket, pin, protocol)?;
+    if session.alpn_protocol() != Some(protocol) {
+        return Err(ServiceError::peer(
+            address,
+            "TLS handshake failed (is it a Kuroshio service?)",
+            io::Error::other("it does not speak this protocol"),
+        ));
+    }
+    limit(&socket, None)?;
+    Ok((socket, session))
 }
 
 /// Dials a service with TLS and one protocol (ALPN name), for an asynchronous client.

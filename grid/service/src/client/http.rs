@@ -143,7 +143,7 @@ impl Endpoint {
             congestion: congestion.map(str::to_owned),
             ..ConnectOptions::default()
         };
-        let socket = connect(&address, &options)?;
+        let mut socket = connect(&address, &options)?;
         let broken = |e| ServiceError::peer(&address, "cannot use the connection", e);
         let peer = socket.peer_addr().map_err(broken)?;
         let limit = Some(Duration::from_secs(ANSWER_LIMIT_S));
@@ -151,7 +151,10 @@ impl Endpoint {
         socket.set_write_timeout(limit).map_err(broken)?;
         let wire = match &self.security {
             Security::Insecure => Wire::Plain(socket),
-            Security::Pinned { pin, .. } => Wire::Tls(Box::new(handshake(&address, socket, *pin)?)),
+            Security::Pinned { pin, .. } => {
+                let session = handshake(&address, &mut socket, *pin, tls::ALPN_HTTP)?;
+                Wire::Tls(Box::new(StreamOwned::new(session, socket)))
+            }
         };
         Ok(HttpConn {
             endpoint: self.clone(),
@@ -177,16 +180,18 @@ pub(super) fn connect(address: &str, options: &ConnectOptions) -> Result<TcpStre
     Err(ServiceError::peer(address, "cannot connect", last))
 }
 
-fn handshake(
+/// Shakes hands for one protocol (ALPN name), within the time limits of the socket.
+pub(super) fn handshake(
     address: &str,
-    mut socket: TcpStream,
+    socket: &mut TcpStream,
     pin: Pin,
-) -> Result<StreamOwned<ClientConnection, TcpStream>, ServiceError> {
-    let (config, verifier) = tls::client_config(pin, tls::ALPN_HTTP)?;
+    protocol: &[u8],
+) -> Result<ClientConnection, ServiceError> {
+    let (config, verifier) = tls::client_config(pin, protocol)?;
     let name = ServerName::try_from("kuroshio.invalid").map_err(|e| ServiceError::Crypto(e.to_string()))?;
     let mut session = ClientConnection::new(config, name).map_err(|e| ServiceError::Crypto(e.to_string()))?;
     while session.is_handshaking() {
-        if let Err(e) = session.complete_io(&mut socket) {
+        if let Err(e) = session.complete_io(socket) {
             return Err(match verifier.refused() {
                 Some(found) => ServiceError::WrongPin {
                     address: address.to_owned(),
@@ -197,7 +202,7 @@ fn handshake(
             });
         }
     }
-    Ok(StreamOwned::new(session, socket))
+    Ok(session)
 }
 
 /// The bytes of a connection.

@@ -9,7 +9,7 @@ mod http;
 mod lease;
 mod session;
 
-pub use content::dial_tls;
+pub use content::{dial_tls, dial_tls_blocking};
 pub use http::{Endpoint, HttpConn, Security};
 pub use lease::{RemotePlan, plan_change, plan_report};
 pub use session::{BetweenJob, PullJob, PushJob, Route, check_congestion, copy_between, pull, push};

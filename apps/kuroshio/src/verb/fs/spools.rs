@@ -67,7 +67,11 @@ pub fn fsck(cx: &Context, args: FsckArgs) -> Result<ExitCode, Failure> {
 fn print(reply: &v1::SpoolsReply, gone: &[String]) -> Result<(), Failure> {
     for n in &reply.nodes {
         let what = if n.ok {
-            let held = if n.held { ", kept: the catalog is older" } else { "" };
+            let held = if n.held {
+                ", kept: the catalog is older"
+            } else {
+                ""
+            };
             format!(
                 "{} objects, {} adopted, {} lost, {} of no file{held}",
                 n.objects, n.adopted, n.lost, n.unknown
@@ -92,7 +96,10 @@ fn print(reply: &v1::SpoolsReply, gone: &[String]) -> Result<(), Failure> {
         output::line("there is more: run it again")?;
     }
     if reply.gone > 0 {
-        output::line(&format!("files without a copy on any node that is there: {}", reply.gone))?;
+        output::line(&format!(
+            "files without a copy on any node that is there: {}",
+            reply.gone
+        ))?;
     }
     for path in gone {
         output::line(&format!("gone: {path}"))?;
