@@ -1,7 +1,7 @@
 //! Operations in the namespace, each a request and its answer.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use kuroshio_proto::v1::{self, Code, request::Op, response::Result as Answer};
@@ -574,10 +574,11 @@ fn path_request(path: &[u8], no_follow: bool) -> v1::PathRequest {
     }
 }
 
-/// This host's name, for choosing what is near.
+/// This host's name, for choosing what is near; as it was when it was asked for first.
 pub fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
+    static NAME: OnceLock<String> = OnceLock::new();
+    let read = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    NAME.get_or_init(|| read().trim().to_owned()).clone()
 }
 
 /// Whether asking twice is as good as once.
