@@ -51,7 +51,17 @@ fn with_window(folder: &std::path::Path, more: &[&str]) -> (Receiver, String) {
 fn a_window_shows_what_comes() {
     let folder = player("echo \"$@\" > \"$(dirname \"$0\")/told\"; cat > \"$(dirname \"$0\")/seen\"");
     let (mut receiver, to) = with_window(folder.path(), &["--pictures", "5"]);
-    let sent = kuroshio(&["send", "--to", &to, "--size", "64x32", "--fps", "50", "--pictures", "5"]);
+    let sent = kuroshio(&[
+        "send",
+        "--to",
+        &to,
+        "--size",
+        "64x32",
+        "--fps",
+        "50",
+        "--pictures",
+        "5",
+    ]);
     assert_eq!(sent.status.code(), Some(0), "{sent:?}");
     assert!(receiver.0.wait().expect("ended").success());
     let read = |name: &str| std::fs::read(folder.path().join(name)).expect("the player's file");
@@ -86,7 +96,10 @@ fn a_window_that_is_closed_ends_the_receiver_well() {
 fn a_window_needs_a_display_and_a_player() {
     let refused = |args: &[&str], path: &str, display: &str| {
         let mut c = command(&["recv", "--listen", "127.0.0.1:0", "--display"]);
-        c.args(args).env("PATH", path).env("DISPLAY", display).env_remove("WAYLAND_DISPLAY");
+        c.args(args)
+            .env("PATH", path)
+            .env("DISPLAY", display)
+            .env_remove("WAYLAND_DISPLAY");
         let done = c.output().expect("started");
         assert_eq!(done.status.code(), Some(2), "{done:?}");
         String::from_utf8_lossy(&done.stderr).into_owned()

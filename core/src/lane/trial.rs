@@ -12,7 +12,8 @@
 use super::{Bundle, BundleConfig, ConfigError, Datagram, Delivery, Load, wire::INSIDE_BYTES};
 use crate::{
     tcp::{
-        IpVersion, Kind, Profile, Receiver, ReceiverConfig, Segment, Sender, SenderConfig, Sizes, cc::Algorithm,
+        IpVersion, Kind, Profile, Receiver, ReceiverConfig, Segment, Sender, SenderConfig, Sizes,
+        cc::Algorithm,
     },
     units::{BitRate, FrameBytes, PicoDuration, PicoTime, Ratio},
     wan::{Cargo, Level, Limit, Loss, Rate, Stage, WanChange, WanConfig, WanLink},

@@ -88,7 +88,11 @@ fn find(name: &str) -> Option<PathBuf> {
 
 /// What a player is told: little buffering, no terminal, what the pipe has.
 fn arguments(player: &str, geometry: Geometry, rate: (u32, u32)) -> Vec<String> {
-    let (w, h, fps) = (geometry.width(), geometry.height(), format!("{}/{}", rate.0, rate.1));
+    let (w, h, fps) = (
+        geometry.width(),
+        geometry.height(),
+        format!("{}/{}", rate.0, rate.1),
+    );
     let raw = geometry.format() == PixelFormat::Rgb8;
     let text = match (player, raw) {
         ("ffplay", false) => "-f yuv4mpegpipe -i -".to_owned(),
@@ -103,9 +107,23 @@ fn arguments(player: &str, geometry: Geometry, rate: (u32, u32)) -> Vec<String> 
         ),
     };
     let first: &[&str] = if player == "ffplay" {
-        &["-hide_banner", "-loglevel", "warning", "-autoexit", "-fflags", "nobuffer", "-window_title", "kuroshio netv"]
+        &[
+            "-hide_banner",
+            "-loglevel",
+            "warning",
+            "-autoexit",
+            "-fflags",
+            "nobuffer",
+            "-window_title",
+            "kuroshio netv",
+        ]
     } else {
-        &["--no-terminal", "--profile=low-latency", "--untimed", "--title=kuroshio netv"]
+        &[
+            "--no-terminal",
+            "--profile=low-latency",
+            "--untimed",
+            "--title=kuroshio netv",
+        ]
     };
     let rest = text.split(' ').filter(|word| !word.is_empty());
     first.iter().copied().chain(rest).map(str::to_owned).collect()
@@ -151,9 +169,17 @@ mod tests {
         let told = |player, format| arguments(player, geometry(format), (30_000, 1_001)).join(" ");
         assert!(told("ffplay", PixelFormat::Yuv422b8).ends_with("-f yuv4mpegpipe -i -"));
         let raw = told("ffplay", PixelFormat::Rgb8);
-        assert!(raw.ends_with("-pixel_format rgb24 -video_size 640x360 -framerate 30000/1001 -i -"), "{raw}");
+        assert!(
+            raw.ends_with("-pixel_format rgb24 -video_size 640x360 -framerate 30000/1001 -i -"),
+            "{raw}"
+        );
         let raw = told("mpv", PixelFormat::Rgb8);
-        assert!(raw.contains("--demuxer-rawvideo-w=640 --demuxer-rawvideo-h=360") && raw.ends_with(" -"), "{raw}");
-        assert!(arguments("ffplay", geometry(PixelFormat::Rgb8), (30, 1)).contains(&"kuroshio netv".to_owned()));
+        assert!(
+            raw.contains("--demuxer-rawvideo-w=640 --demuxer-rawvideo-h=360") && raw.ends_with(" -"),
+            "{raw}"
+        );
+        assert!(
+            arguments("ffplay", geometry(PixelFormat::Rgb8), (30, 1)).contains(&"kuroshio netv".to_owned())
+        );
     }
 }
