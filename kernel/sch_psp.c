@@ -414,8 +414,8 @@ static void psp_reset(struct Qdisc *sch)
 }
 
 /*
- * What waits for a timer may go by other rules now. Under the RTNL lock. Not qdisc_root_sleeping: that of a device that is
- * down may be freed before its turn comes.
+ * What waits for a timer may go by other rules now. Under the RTNL lock. Not qdisc_root_sleeping: that of a device that
+ * is down may be freed before its turn comes.
  */
 void psp_run(const struct Qdisc *sch)
 {

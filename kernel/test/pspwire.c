@@ -13,11 +13,11 @@
  * Parameters: speed_mbps (10 to 800000, ps per byte a whole number), ring (frames, 8 to 4096), bql (byte queue
  * limits: the driver tells the kernel what it took and what has left, and the kernel stops the queue before the ring is
  * full), tell_ns (1000 to 10000000: a card tells of sent frames in groups, so far apart).
- * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold,speed}: what left psw0. log: "start_ps frame_bytes" of each frame but
- * PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were full, 0 lets it
- * go: a test that wants frames to wait from the first one on fills the qdisc first. Mbit/s in speed: the wire has that
- * speed from now on, and the devices say that their link has changed, as after a negotiation. Without a link none is
- * told.
+ * /sys/kernel/debug/pspwire/psw0/{log,stats,clear,hold,speed}: what left psw0. log: "start_ps frame_bytes" of each
+ * frame but PAUSE, up to LOG_MAX. Any write to clear empties both. 1 in hold stops the queue as if the ring were
+ * full, 0 lets it go: a test that wants frames to wait from the first one on fills the qdisc first. Mbit/s in speed:
+ * the wire has that speed from now on, and the devices say that their link has changed, as after a negotiation.
+ * Without a link none is told.
  */
 #include <linux/debugfs.h>
 #include <linux/etherdevice.h>
