@@ -342,8 +342,8 @@ mod tests {
         for size in [LIVE, FULL] {
             let topology = Topology::from_toml(&size.topology());
             assert!(topology.is_ok(), "{:?}", topology.err());
-            for r in 0..ROUTES.len() {
-                assert!(BitRate::new(size.capacity_bps(r)).is_some(), "{}", ROUTES[r].0);
+            for (r, (name, ..)) in ROUTES.iter().enumerate() {
+                assert!(BitRate::new(size.capacity_bps(r)).is_some(), "{name}");
                 assert!(size.config().routes[r].capacity_bps().is_ok());
             }
         }
