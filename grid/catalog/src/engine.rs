@@ -460,6 +460,7 @@ impl<B: Backend> Inner<B> {
             match effect {
                 Effect::Open(handle, open) => self.shared.opens.insert(handle, open),
                 Effect::Close(handle, user) => self.shared.opens.remove(handle, user.as_deref()),
+                Effect::Numbers(first) => self.shared.ids.skip_below(first),
                 Effect::Intern(kind, id, text) => self.shared.texts.add(kind, id, &text),
             }
         }

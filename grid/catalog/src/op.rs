@@ -748,6 +748,40 @@ operations! {
         stale: Option<u64>,
     } -> Turn = Reply::Turn(t) => t;
 
+    // ---- a catalog that has lost its memory ------------------------------------------------------------
+
+    /// No inode or generation up to `highest` is given out from now on. The answer is the first number that was not
+    /// given out before (on PostgreSQL: not reserved): at or below `highest`, the catalog is older than what bears that
+    /// number. Service or
+    /// administrator. Other services go on with the numbers that they have reserved.
+    write RaiseNumbers {
+        /// Highest number in use elsewhere.
+        highest: u64,
+    } -> u64 = Reply::Count(n) => n;
+
+    /// Makes a file with the numbers that its objects bear at their nodes. `Exists` if the name is taken, `Stale` if
+    /// the inode is in use. Service or administrator; the walk needs the caller's permissions, as any.
+    write RestoreFile {
+        /// Name to make.
+        place: Place,
+        /// Its inode.
+        ino: Ino,
+        /// Generation of its objects.
+        generation: Generation,
+        /// Owner.
+        owner: String,
+        /// Group.
+        group: String,
+        /// Permission bits; set-ID bits are not given back.
+        mode: u32,
+        /// Copies wanted.
+        rule: CopyRule,
+        /// Modification time.
+        mtime: crate::Timestamp,
+        /// All fragments, by index from 0, each with the nodes that have it whole.
+        fragments: Vec<NewFragment>,
+    } -> Attr = Reply::Attr(a) => a;
+
     /// Checks invariants by reading everything: link counts, quota sums, copy reckoning, rows without their
     /// owner. One line for each finding, at most `limit`. Service or administrator.
     read CheckInvariants {

@@ -14,6 +14,7 @@ mod presence;
 mod quota;
 mod rename;
 mod replicas;
+mod restore;
 mod upkeep;
 mod walk;
 
@@ -29,6 +30,8 @@ pub(crate) enum Effect {
     Open(Handle, Open),
     /// A handle was given back, by this user (none: by a service).
     Close(Handle, Option<String>),
+    /// No number below this one is given out any more.
+    Numbers(u64),
     /// A text has a number.
     Intern(Text, i64, String),
 }
@@ -149,6 +152,8 @@ impl<'a> Tx<'a> {
             Op::Forget(o) => self.forget(o).map(done),
             Op::TakeTurn(o) => self.take_turn(o).map(Reply::Turn),
             Op::Reap(o) => self.reap(o.limit, o.ttl_ms).map(Reply::Count),
+            Op::RaiseNumbers(o) => self.raise_numbers(o.highest).map(Reply::Count),
+            Op::RestoreFile(o) => self.restore_file(o).map(Reply::Attr),
             Op::CheckInvariants(o) => self.check_invariants(o.limit).map(Reply::Names),
             other => refuse(
                 ErrorKind::Unsupported,

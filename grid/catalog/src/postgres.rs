@@ -14,7 +14,8 @@ impl Postgres {
     /// Connects to a database that is there, and makes an empty catalog in it if it has none.
     ///
     /// `url` is a connection string (`host=/run/postgresql user=grid dbname=grid`) or a `postgresql://` URL;
-    /// the connection is not encrypted: a socket of the machine, or a network of its own.
+    /// with `sslmode=require` the connection is encrypted, with `sslmode=verify-full` and `sslrootcert=FILE` its server
+    /// is known too; without, it is a socket of the machine, or a network of its own.
     ///
     /// # Errors
     /// The server cannot be reached or refuses, or the catalog is of a newer program.

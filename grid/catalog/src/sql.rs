@@ -15,6 +15,7 @@
 //! All numbers are 64-bit signed, all texts UTF-8, names of files bytes.
 
 pub(crate) mod postgres;
+mod postgres_tls;
 pub(crate) mod schema;
 pub(crate) mod sqlite;
 

@@ -37,6 +37,19 @@ impl Ids {
         lock(&self.ranges).push_back(block);
     }
 
+    /// The next number that will be given out, if one is reserved.
+    pub fn next(&self) -> Option<u64> {
+        let ranges = lock(&self.ranges);
+        ranges.iter().find(|r| !r.is_empty()).map(|r| r.start)
+    }
+
+    /// Numbers below `first` are not given out any more.
+    pub fn skip_below(&self, first: u64) {
+        for range in lock(&self.ranges).iter_mut() {
+            range.start = range.start.max(first).min(range.end);
+        }
+    }
+
     /// The next number; a reader gets none while only the writers' reserve is left.
     pub fn take(&self, writer: bool) -> Option<u64> {
         let mut ranges = lock(&self.ranges);

@@ -252,7 +252,7 @@ impl Tx<'_> {
     }
 
     /// Checks new fragments, and finds the nodes of each.
-    fn check_new(&mut self, fragments: &[NewFragment]) -> R<Vec<Vec<Holder>>> {
+    pub(super) fn check_new(&mut self, fragments: &[NewFragment]) -> R<Vec<Vec<Holder>>> {
         let mut known = HashMap::new();
         let mut indexes = BTreeSet::new();
         let mut out = Vec::with_capacity(fragments.len());
@@ -295,7 +295,7 @@ impl Tx<'_> {
         Ok(out)
     }
 
-    fn insert_fragment(&mut self, draft: &Draft, f: &NewFragment, holders: &[Holder]) -> R<()> {
+    pub(super) fn insert_fragment(&mut self, draft: &Draft, f: &NewFragment, holders: &[Holder]) -> R<()> {
         let (ino, generation) = (draft.ino.0, draft.generation.0);
         self.x(
             "INSERT INTO fragment (ino, gen, idx, ogen, size, digest) VALUES (?1, ?2, ?3, ?2, ?4, ?5)",
@@ -615,7 +615,7 @@ struct Parts {
 }
 
 /// Size of a content whose indexes are complete.
-fn whole(sizes: &HashMap<u32, u64>) -> R<u64> {
+pub(super) fn whole(sizes: &HashMap<u32, u64>) -> R<u64> {
     let count = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     if let Some(gap) = (0..count).find(|i| !sizes.contains_key(i)) {
         return refuse(ErrorKind::Invalid, format!("fragment {gap} is missing"));

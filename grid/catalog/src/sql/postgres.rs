@@ -6,12 +6,14 @@
 //! Reads run at `REPEATABLE READ`, so that an answer is of one snapshot. `synchronous_commit` is set `on` for
 //! each session: a commit returns when its log is flushed.
 
+use super::postgres_tls as tls;
 use super::{Backend, Conn, DbError, DbKind, Dialect, P, Row, Sql, Value};
 use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use postgres::{Client, Config, NoTls, Statement};
 use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,16 +21,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server and a database on it.
 pub(crate) struct PostgresServer {
     config: Config,
+    tls: Option<MakeRustlsConnect>,
     name: String,
 }
 
 impl PostgresServer {
-    /// From a connection string (`host=/run/postgresql user=grid dbname=grid`, or a `postgresql://` URL).
+    /// From a connection string (`host=/run/postgresql user=grid dbname=grid`, or a `postgresql://` URL); for TLS see
+    /// [`super::postgres_tls`].
     ///
     /// # Errors
-    /// A string that cannot be read.
+    /// A string or root certificates that cannot be read.
     pub fn new(url: &str) -> Result<Self, DbError> {
-        let mut config: Config = url.parse().map_err(|e: postgres::Error| {
+        let tls::Split { rest, mode } = tls::split(url)?;
+        let (ssl_mode, tls) = tls::connector(&mode)?;
+        let mut config: Config = rest.parse().map_err(|e: postgres::Error| {
             // The string may hold a password: the parser's words, never the string.
             DbError {
                 kind: DbKind::Broken,
@@ -38,6 +44,7 @@ impl PostgresServer {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
+        config.ssl_mode(ssl_mode);
         config.application_name("kuroshio-catalog");
         let hosts: Vec<String> = config.get_hosts().iter().map(|h| format!("{h:?}")).collect();
         let name = format!(
@@ -45,7 +52,7 @@ impl PostgresServer {
             config.get_dbname().unwrap_or("(default)"),
             hosts.join(", ")
         );
-        Ok(Self { config, name })
+        Ok(Self { config, tls, name })
     }
 }
 
@@ -53,7 +60,10 @@ impl Backend for PostgresServer {
     type Conn = PostgresConn;
 
     fn connect(&self, _write: bool) -> Result<PostgresConn, DbError> {
-        let mut client = self.config.connect(NoTls)?;
+        let mut client = match &self.tls {
+            None => self.config.connect(NoTls)?,
+            Some(tls) => self.config.connect(tls.clone())?,
+        };
         client.batch_execute(
             "SET synchronous_commit = on; SET lock_timeout = '10s'; SET statement_timeout = '60s';
              SET idle_in_transaction_session_timeout = '60s'",

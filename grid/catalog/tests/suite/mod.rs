@@ -12,7 +12,9 @@ pub mod presence;
 pub mod quotas;
 pub mod renames;
 pub mod replicas;
+pub mod restores;
 pub mod server;
+mod tls;
 pub mod together;
 
 use kuroshio_catalog::*;

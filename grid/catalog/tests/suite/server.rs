@@ -11,6 +11,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Server {
     dir: PathBuf,
+    port: u16,
     bin: PathBuf,
     /// Its input is the server's life.
     _keeper: Child,
@@ -67,15 +68,21 @@ impl Server {
 
     /// A new server; `fsync` as the server's option.
     pub fn start(fsync: &str) -> Server {
+        Self::start_with(fsync, 5432, |_| String::new())
+    }
+
+    /// As [`start`](Self::start), with further options, which may need files in the server's folder.
+    pub fn start_with(fsync: &str, port: u16, prepare: impl FnOnce(&Path) -> String) -> Server {
         let bin = binaries();
         let dir = tempfile::Builder::new()
             .prefix("kuroshio-pg")
             .tempdir()
             .unwrap()
             .keep();
+        let more = prepare(&dir);
         if as_root() {
             let mut chown = Command::new("chown");
-            chown.arg("postgres:postgres").arg(&dir);
+            chown.args(["-R", "postgres:postgres"]).arg(&dir);
             run(chown);
         }
         let data = dir.join("data");
@@ -94,9 +101,10 @@ impl Server {
         .arg(&data);
         init.current_dir("/");
         run(init);
-        let keeper = Self::keep(&bin, &dir, fsync);
+        let keeper = Self::keep(&bin, &dir, &format!("-c fsync={fsync} -c port={port} {more}"));
         let server = Server {
             dir,
+            port,
             bin,
             _keeper: keeper,
         };
@@ -104,7 +112,7 @@ impl Server {
         server
     }
 
-    fn keep(bin: &Path, dir: &Path, fsync: &str) -> Child {
+    fn keep(bin: &Path, dir: &Path, options: &str) -> Child {
         let user = if as_root() {
             "setpriv --reuid postgres --regid postgres --clear-groups"
         } else {
@@ -113,7 +121,7 @@ impl Server {
         // Whoever runs on the folder in the end is stopped: a test may have started the server again.
         let script = format!(
             "trap '' INT TERM; {user} {postgres} -D {dir}/data -c listen_addresses= \
-             -c unix_socket_directories={dir} -c max_connections=300 -c deadlock_timeout=100ms -c fsync={fsync} \
+             -c unix_socket_directories={dir} -c max_connections=300 -c deadlock_timeout=100ms {options} \
              >{dir}/log 2>&1 </dev/null & read line; server=$(head -n 1 {dir}/data/postmaster.pid); \
              kill -QUIT $server; while kill -0 $server 2>/dev/null; do sleep 0.05; done; rm -rf {dir}",
             postgres = bin.join("postgres").display(),
@@ -140,7 +148,8 @@ impl Server {
 
     /// How to reach a database.
     pub fn url(&self, database: &str) -> String {
-        format!("host={} user=grid dbname={database}", self.dir.display())
+        let (dir, port) = (self.dir.display(), self.port);
+        format!("host={dir} port={port} user=grid dbname={database}")
     }
 
     /// Makes an empty database.
