@@ -202,6 +202,9 @@ impl Grid {
                 size_hint_bytes: size_hint,
                 near_host: options.near_host.clone(),
                 avoid: avoid.clone(),
+                mode: options.mode,
+                umask: options.umask,
+                mtime_ns: options.mtime_ns,
                 ..v1::CreateRequest::default()
             })?;
             let Some(place) = grant.places.first() else {

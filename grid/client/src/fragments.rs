@@ -186,6 +186,9 @@ impl Grid {
             exclusive: options.exclusive,
             size_hint_bytes: ranges.last().map_or(0, |r| r.end),
             fragments: count,
+            mode: options.mode,
+            umask: options.umask,
+            mtime_ns: options.mtime_ns,
             ..v1::CreateRequest::default()
         })?;
         let (new_file, token) = (grant.new_file, grant.token.clone());
@@ -229,6 +232,7 @@ impl Grid {
                 path: path.to_vec(),
                 fragments: count,
                 join: true,
+                mtime_ns: options.mtime_ns,
                 ..v1::CreateRequest::default()
             })
         };

@@ -493,9 +493,9 @@ impl Grid {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn spools(&self, asked: v1::SpoolsRequest) -> Result<Vec<v1::NodeSpool>, ClientError> {
+    pub fn spools(&self, asked: v1::SpoolsRequest) -> Result<v1::SpoolsReply, ClientError> {
         match self.call(Op::Spools(asked))? {
-            Answer::Spools(reply) => Ok(reply.nodes),
+            Answer::Spools(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
     }

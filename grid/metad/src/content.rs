@@ -8,7 +8,7 @@ use kuroshio_catalog::{Draft, ErrorKind, Generation, Handle, Ino, Place};
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_proto::{MAX_COPIES, OBJECTS_PREFIX, object_path};
-use kuroshio_service::Operation;
+use kuroshio_service::{FileFacts, Operation};
 
 use crate::convert;
 use crate::door::Session;
@@ -18,6 +18,8 @@ use crate::stage::MAX_PUT_FRAGMENTS;
 
 /// Nodes that a right to write names.
 const PLACES: usize = 4;
+/// What is made in a directory with this bit belongs to its group.
+const SET_GID: u32 = 0o2000;
 /// Generations that a right to read names one by one; beyond, it is for all contents of the file.
 const MAX_GENERATIONS: usize = 16;
 /// Priority of replicas that a person asked for.
@@ -40,7 +42,7 @@ impl Inner {
         let opened = self
             .try_ask(&who.caller, cat::OpenWrite { place: place.clone() })
             .await;
-        let (draft, new_file) = match opened {
+        let (draft, new_file, file) = match opened {
             Ok(draft) if r.exclusive => {
                 self.release(draft.handle).await;
                 return Err(Failure::new(
@@ -48,10 +50,15 @@ impl Inner {
                     format!("{place}: it is there already"),
                 ));
             }
-            Ok(draft) => (draft, false),
+            Ok(draft) => {
+                let mut file = self.facts_of(draft.ino).await;
+                file.fragments = r.fragments.max(1);
+                file.mtime_ns = r.mtime_ns;
+                (draft, false, file)
+            }
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                self.check_new(session, &r.path).await?;
-                (self.ask(&who.caller, cat::Allocate {}).await?, true)
+                let file = self.check_new(session, &r).await?;
+                (self.ask(&who.caller, cat::Allocate {}).await?, true, file)
             }
             Err(e) => return Err(convert::failure(&e)),
         };
@@ -66,15 +73,15 @@ impl Inner {
         };
         if r.join && !new_file {
             let kept = self.join_draft(&who.caller.user, draft, r.fragments).await?;
-            return self.fragment_grant(who, (inode, kept, false), r.fragments, &nodes);
+            return self.fragment_grant(who, (inode, kept, false), file, &nodes);
         }
         self.registry.keep_draft(draft);
         if r.fragments > 1 {
-            return self.fragment_grant(who, (inode, generation, new_file), r.fragments, &nodes);
+            return self.fragment_grant(who, (inode, generation, new_file), file, &nodes);
         }
         let path = object_path(inode, generation, 0);
         let scope = format!("storage.modify:{path}");
-        let token = self.grant(&who.caller.user, &scope)?;
+        let token = self.grant_file(&who.caller.user, &scope, file)?;
         Ok(Answer::Write(v1::WriteGrant {
             inode,
             generation,
@@ -84,9 +91,38 @@ impl Inner {
         }))
     }
 
-    /// Whether a new name may be made: asked before any byte is sent.
-    async fn check_new(&self, session: &Session, path: &[u8]) -> Result<(), Failure> {
-        let plain = crate::auth::plain_path(path)?;
+    /// What a right to write says of a file that is there. Of one without a name, or that cannot be looked at now, little:
+    /// the content is worth more than what is known beside it.
+    pub async fn facts_of(&self, ino: Ino) -> FileFacts {
+        let admin = cat::Caller::admin();
+        let stat = cat::Stat {
+            place: Place::ino(ino),
+            follow: false,
+        };
+        let (path, attr) = tokio::join!(
+            self.try_ask(&admin, cat::PathOf { ino }),
+            self.try_ask(&admin, stat)
+        );
+        let path = path.unwrap_or_default();
+        match attr {
+            Ok(attr) => FileFacts {
+                path,
+                owner: attr.owner,
+                group: attr.group,
+                mode: attr.mode,
+                fragments: attr.fragments,
+                mtime_ns: Some(attr.mtime.0),
+            },
+            Err(_) => FileFacts {
+                path,
+                ..FileFacts::default()
+            },
+        }
+    }
+
+    /// Whether a new name may be made, asked before any byte is sent; what the right to write says of the file.
+    async fn check_new(&self, session: &Session, r: &v1::CreateRequest) -> Result<FileFacts, Failure> {
+        let plain = crate::auth::plain_path(&r.path)?;
         let at = plain.iter().rposition(|b| *b == b'/').unwrap_or_default();
         let folder = plain.get(..at.max(1)).unwrap_or(b"/");
         let op = cat::CheckAccess {
@@ -101,7 +137,19 @@ impl Inner {
             );
             return Err(Failure::new(Code::NotDirectory, text));
         }
-        Ok(())
+        let caller = &session.who.caller;
+        let group = match attr.mode & SET_GID {
+            0 => caller.groups.first().unwrap_or(&caller.user).clone(),
+            _ => attr.group,
+        };
+        Ok(FileFacts {
+            path: plain,
+            owner: caller.user.clone(),
+            group,
+            mode: r.mode & !r.umask & 0o7777,
+            fragments: r.fragments.max(1),
+            mtime_ns: r.mtime_ns,
+        })
     }
 
     pub async fn release(&self, handle: Handle) {

@@ -25,10 +25,6 @@ use crate::upkeep::order_for;
 
 /// A node is asked to look at one object at most so often.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// Longest look into a spool.
-const LOOK_LIMIT: Duration = Duration::from_secs(24 * 3600);
-/// Largest file of a disk bench, bytes.
-const MAX_BENCH_BYTES: u64 = 1 << 40;
 
 type Answered = Result<Answer, Failure>;
 
@@ -76,7 +72,7 @@ async fn give_up(inner: &Inner, node: &str, object: ObjectId) {
     }
 }
 
-fn object_of(name: &v1::ObjectName) -> ObjectId {
+pub fn object_of(name: &v1::ObjectName) -> ObjectId {
     ObjectId {
         ino: Ino(name.inode),
         generation: Generation(name.generation),
@@ -91,6 +87,7 @@ fn name_of(replica: &cat::NodeReplica) -> v1::ObjectName {
         fragment: replica.object.fragment,
         size_bytes: replica.size,
         digest: replica.digest.0.to_vec(),
+        file: None,
     }
 }
 
@@ -142,7 +139,12 @@ impl Inner {
             match self.know_object(node, &object, r.adopt).await? {
                 Known::Here => {}
                 Known::Adopted => reply.adopted += 1,
-                Known::Not => reply.unknown.push(object),
+                Known::Not => {
+                    if r.rebuild {
+                        self.found.add(node, &object);
+                    }
+                    reply.unknown.push(v1::ObjectName { file: None, ..object });
+                }
             }
         }
         if r.believed {
@@ -191,63 +193,6 @@ impl Inner {
             Err(e) if matches!(e.kind(), ErrorKind::Stale | ErrorKind::NotFound) => Ok(Known::Not),
             Err(e) => Err(convert::failure(&e)),
         }
-    }
-
-    /// Nodes compare their spools with the catalog, or try their disks, all at once.
-    pub async fn spools(self: &Arc<Self>, session: &Session, r: v1::SpoolsRequest) -> Answered {
-        session.who.admin()?;
-        if r.bench_bytes > MAX_BENCH_BYTES {
-            let text = format!("{} bytes: at most {MAX_BENCH_BYTES} are valid", r.bench_bytes);
-            return Err(Failure::new(Code::Invalid, text));
-        }
-        let nodes = self.nodes().await?;
-        if let Some(name) = r.nodes.iter().find(|n| nodes.iter().all(|k| k.node.name != **n)) {
-            let text = format!("no node is named `{}`", name.escape_debug());
-            return Err(Failure::new(Code::NoNode, text));
-        }
-        let what = match r.bench_bytes {
-            0 => v1::order::What::Look(v1::Look { deep: r.deep }),
-            bytes => v1::order::What::Bench(v1::Bench { bytes }),
-        };
-        let mut looks = Vec::new();
-        for known in nodes
-            .iter()
-            .filter(|k| r.nodes.is_empty() || r.nodes.contains(&k.node.name))
-        {
-            let order = v1::Order {
-                what: Some(what.clone()),
-                ..v1::Order::default()
-            };
-            let ordered = self.registry.order(&known.node.name, order);
-            looks.push((known, ordered.map(|(_, ended)| ended)));
-        }
-        let mut reply = v1::SpoolsReply::default();
-        for (known, ended) in looks {
-            let mut node = v1::NodeSpool {
-                node: known.node.name.clone(),
-                site: known.node.site.clone(),
-                capacity_bytes: known.node.capacity_bytes,
-                ..v1::NodeSpool::default()
-            };
-            let done = match ended {
-                Some(ended) => tokio::time::timeout(LOOK_LIMIT, ended)
-                    .await
-                    .ok()
-                    .and_then(Result::ok),
-                None => None,
-            };
-            match done {
-                None => node.text = "the node is not there".into(),
-                Some(done) => {
-                    (node.ok, node.text) = (done.ok, done.text);
-                    (node.objects, node.adopted, node.lost) = (done.objects, done.adopted, done.lost);
-                    node.unknown = done.unknown;
-                    (node.read_bps, node.write_bps) = (done.read_bps, done.write_bps);
-                }
-            }
-            reply.nodes.push(node);
-        }
-        Ok(Answer::Spools(reply))
     }
 
     /// Routes with what is given now.

@@ -287,18 +287,22 @@ async fn wanted_of(
     let sources = sources
         .map(|(k, near)| (k.node.name.clone(), *near == best))
         .collect();
-    let path = cat::PathOf {
-        ino: job.what.object.ino,
-    };
-    let name = inner.ask(&inner.service(), path).await.unwrap_or_default();
+    let file = inner.facts_of(job.what.object.ino).await;
     Some(Wanted {
         job: job.id.0,
         fragment,
         destination: destination.to_owned(),
         sources,
         weight: weight_of(job.what.priority),
-        name: String::from_utf8_lossy(&name).into_owned(),
-        owner: job.owner.clone(),
+        file: v1::FileFacts {
+            path: file.path,
+            owner: file.owner,
+            group: file.group,
+            mode: file.mode,
+            fragments: file.fragments,
+            mtime_ns: file.mtime_ns.unwrap_or_default(),
+            kept_ns: 0,
+        },
     })
 }
 

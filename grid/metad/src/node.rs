@@ -213,6 +213,7 @@ impl Inner {
         r.pin
             .parse::<kuroshio_service::Pin>()
             .map_err(|e| invalid(format!("pin: {e}")))?;
+        let behind = self.is_behind(&name, &r).await?;
         let site = if r.site.is_empty() {
             DEFAULT_SITE.to_owned()
         } else {
@@ -254,6 +255,7 @@ impl Inner {
             write: BitRate::new(r.disk_write_bps),
         };
         self.registry.join(report.clone(), r.host, r.spool, disk);
+        self.registry.set_held(&name, behind);
         // Heard of before it is up: whoever is about to give it up sees one of the two. The other services leave its
         // jobs to this one from now on.
         self.record(true).await?;
@@ -270,7 +272,33 @@ impl Inner {
             receipt_key: self.master.node_key(&name),
             grant_s: self.config.timing.grant_s,
             services: self.presence.services(),
+            behind,
         }))
+    }
+
+    /// Whether the catalog is older than what a node has been told, or than what lies in its spool: it is a new one, or
+    /// a backup. Numbers that objects bear are not given out again, whatever the answer.
+    async fn is_behind(&self, name: &str, r: &v1::JoinRequest) -> Result<bool, Failure> {
+        let service = self.service();
+        let mut behind = r.held;
+        // No object of a grid bears a higher one; a file of that name is foreign.
+        if r.highest <= u64::from(u32::MAX) {
+            let highest = r.highest;
+            let reserved = self.ask(&service, cat::RaiseNumbers { highest }).await?;
+            behind |= highest >= reserved;
+        }
+        let known = self.ask(&service, cat::ListPresence {}).await?;
+        let mut known = known
+            .iter()
+            .filter(|p| p.kind == cat::PresenceKind::Node && p.name == name);
+        behind |= known.next().map_or(0, |p| p.beat) < r.beat;
+        if behind {
+            tracing::warn!(
+                node = name,
+                "the catalog is older than what this node has: run `kuroshio fs fsck` when all nodes are there"
+            );
+        }
+        Ok(behind)
     }
 
     /// A node that comes with another spool has lost its disk: what it had is lost, until it is found there

@@ -152,12 +152,17 @@ impl Inner {
             ));
         };
         let (ino, hint) = (writer.ino.0, r.size_hint_bytes);
-        let nodes = self.choose(ino, hint, &r.near_host, &r.avoid).await?;
+        let (nodes, mut file) = tokio::join!(
+            self.choose(ino, hint, &r.near_host, &r.avoid),
+            self.facts_of(writer.ino)
+        );
+        let nodes = nodes?;
+        (file.fragments, file.mtime_ns) = (1, None);
         // The permission was checked when it was opened.
         let place = Place::ino(writer.ino);
         let draft = self.ask(&Caller::admin(), cat::OpenWrite { place }).await?;
         let path = object_path(draft.ino.0, draft.generation.0, 0);
-        let token = match self.grant(&writer.user, &format!("storage.modify:{path}")) {
+        let token = match self.grant_file(&writer.user, &format!("storage.modify:{path}"), file) {
             Ok(token) => token,
             Err(e) => {
                 self.release(draft.handle).await;

@@ -142,6 +142,8 @@ impl Inner {
             }
             if !heard.is_empty() {
                 self.ask(&service, cat::Hear { heard }).await?;
+                let records = self.ask(&service, cat::ListPresence {}).await?;
+                self.registry.set_beats(&records);
             }
         }
         if self.catalog.is_shared() && self.presence.is_due(LOOK_EVERY, |s| &mut s.looked) {

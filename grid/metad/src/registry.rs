@@ -28,6 +28,10 @@ struct Live {
     read_only: bool,
     report: NodeReport,
     disk: DiskLimits,
+    /// How often the catalog has recorded it, as far as this service knows; 0: not known yet.
+    beat: u64,
+    /// It keeps what nobody knows: the catalog has lost its memory.
+    held: bool,
     /// Heard since its report was taken.
     fresh: bool,
     queue: VecDeque<v1::Order>,
@@ -141,6 +145,8 @@ impl Registry {
             read_only: false,
             report,
             disk,
+            beat: 0,
+            held: false,
             fresh: true,
             queue: VecDeque::new(),
             cancel: Vec::new(),
@@ -184,7 +190,30 @@ impl Registry {
             orders: live.queue.drain(..).collect(),
             cancel: std::mem::take(&mut live.cancel),
             paces: Vec::new(),
+            beat: live.beat,
         }
+    }
+
+    /// Takes in how often the catalog has recorded the nodes that speak to this service.
+    pub fn set_beats(&self, records: &[Presence]) {
+        let mut state = self.state();
+        for record in records.iter().filter(|r| r.kind == PresenceKind::Node) {
+            if let Some(live) = state.live.get_mut(&record.name) {
+                live.beat = record.beat;
+            }
+        }
+    }
+
+    /// Whether a node keeps what nobody knows.
+    pub fn set_held(&self, node: &str, held: bool) {
+        if let Some(live) = self.state().live.get_mut(node) {
+            live.held = held;
+        }
+    }
+
+    /// Whether a node keeps what nobody knows.
+    pub fn is_held(&self, node: &str) -> bool {
+        self.state().live.get(node).is_some_and(|l| l.held)
     }
 
     /// Whether a node is there, here or at another service. One that is not known yet is, for a while after the

@@ -11,7 +11,7 @@ use kuroshio_catalog::{
 };
 use kuroshio_proto::v1::{Code, Failure};
 use kuroshio_proto::{ALPN_FRAMES, ALPN_GRPC, objects_audience};
-use kuroshio_service::{Identity, ServiceError, Ticket, Verifier, door, private};
+use kuroshio_service::{FileFacts, Identity, ServiceError, Ticket, Verifier, door, private};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -19,6 +19,7 @@ use tokio::sync::{oneshot, watch};
 use crate::config::Config;
 use crate::convert;
 use crate::presence::Services;
+use crate::rebuild::Found;
 use crate::receipt::Master;
 use crate::registry::Registry;
 use crate::traffic::{self, Traffic};
@@ -68,6 +69,8 @@ pub struct Inner {
     pub presence: Services,
     /// Whose turn the upkeep of the whole grid is.
     pub upkeep: Upkeep,
+    /// What nodes have told of while their spools are compared.
+    pub found: Found,
     /// Transfers between nodes.
     pub traffic: Traffic,
     /// Names this process as a worker of jobs, among all processes.
@@ -129,6 +132,15 @@ impl Inner {
         let token = self
             .identity
             .issue_to(subject, &[], &self.objects, scope, valid_s);
+        token.map_err(|e| Failure::new(Code::Internal, e.to_string()))
+    }
+
+    /// A right to write objects of a file: what it says of the file, nodes keep beside the content.
+    pub fn grant_file(&self, subject: &str, scope: &str, file: FileFacts) -> Result<String, Failure> {
+        let valid_s = self.config.timing.grant_s;
+        let token = self
+            .identity
+            .issue_for_file(subject, &self.objects, scope, valid_s, file);
         token.map_err(|e| Failure::new(Code::Internal, e.to_string()))
     }
 
@@ -202,6 +214,7 @@ impl Metad {
             objects,
             master: Master::open(dir)?,
             registry: Registry::new(Duration::from_millis(timing.down_after_ms)),
+            found: Found::default(),
             traffic: Traffic::new(&config, instance()),
             worker: worker_name()?,
             presence: Services::default(),

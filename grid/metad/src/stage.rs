@@ -5,6 +5,7 @@ use kuroshio_catalog::{Draft, Generation, Handle, Ino};
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_proto::{OBJECTS_PREFIX, object_path};
+use kuroshio_service::FileFacts;
 
 use crate::auth::Who;
 use crate::convert;
@@ -19,16 +20,17 @@ const PLACES: usize = 2;
 type Answered = Result<Answer, Failure>;
 
 impl Inner {
-    /// The right to write `count` fragments, each at first on a node of its own as long as there are enough.
+    /// The right to write all fragments of a file, each at first on a node of its own as long as there are enough.
     pub fn fragment_grant(
         &self,
         who: &Who,
         (inode, generation, new_file): (u64, u64, bool),
-        count: u32,
+        file: FileFacts,
         nodes: &[cat::Node],
     ) -> Answered {
+        let count = file.fragments;
         let scope = format!("storage.modify:{OBJECTS_PREFIX}{inode}/{generation}");
-        let token = self.grant(&who.caller.user, &scope)?;
+        let token = self.grant_file(&who.caller.user, &scope, file)?;
         let fragment = |index: u32| {
             let turn = nodes.iter().cycle().skip(index as usize % nodes.len().max(1));
             let places = turn.take(PLACES.min(nodes.len())).map(|n| v1::Place {

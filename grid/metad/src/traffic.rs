@@ -82,10 +82,8 @@ pub struct Wanted {
     pub sources: Vec<(String, bool)>,
     /// Share relative to other jobs, from 1.
     pub weight: u32,
-    /// A file's name, for the spool.
-    pub name: String,
-    /// Whose it is.
-    pub owner: String,
+    /// What the node keeps of the file beside the copy.
+    pub file: v1::FileFacts,
 }
 
 struct Work {
@@ -664,13 +662,13 @@ fn pull_of(wanted: &Wanted, t: &Transfer, from: v1::Place, pace: &v1::Pace) -> v
         digest: wanted.fragment.digest.0.to_vec(),
         sources: vec![from],
         rate_bps: pace.rate_bps,
-        name: wanted.name.clone(),
-        owner: wanted.owner.clone(),
+        file: Some(wanted.file.clone()),
         serial: pace.serial,
         ttl_ms: pace.ttl_ms,
         start: t.range.start,
         end: t.range.end,
         streams: t.streams,
+        ..v1::Pull::default()
     };
     v1::Order {
         order: 0,

@@ -64,6 +64,7 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
     let ticket = me.ticket.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let grid = Arc::new(Grid::connect(&ticket)?);
     let (capacity, free) = space(shared);
+    let highest = shared.store.highest_number();
     let reply = grid.join(v1::JoinRequest {
         site: me.site.clone(),
         address: me.address.clone(),
@@ -79,7 +80,11 @@ fn session(shared: &Arc<Shared>, me: &Me) -> Result<(), ClientError> {
             .collect(),
         disk_read_bps: me.disk_bps.0,
         disk_write_bps: me.disk_bps.1,
+        beat: shared.memory.beat(),
+        held: shared.memory.is_held(),
+        highest,
     })?;
+    shared.memory.joined(reply.behind, highest);
     let joined = Joined {
         verifier: Verifier::for_audience(&reply.token_key, &reply.grid, &objects_audience(&reply.grid)),
         receipt_key: reply.receipt_key,
@@ -163,6 +168,7 @@ fn beat(
             Err(e) if e.code() == Some(v1::Code::Stale) => return Ok(()),
             Err(e) => return Err(e),
         };
+        shared.memory.told(reply.beat);
         for order in reply.cancel {
             if let Some(flow) = lock(running).get(&order) {
                 flow.stop();
@@ -267,7 +273,7 @@ fn carry_out(
             (done.write_bps, done.read_bps) = rates;
             Ok(())
         }
-        Some(What::Look(look)) => look::run(shared, grid, look.deep, &flow.cancel, done),
+        Some(What::Look(look)) => look::run(shared, grid, look, &flow.cancel, done),
         None => Err("an order that this node does not know".into()),
     }
 }

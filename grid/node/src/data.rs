@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -265,14 +265,11 @@ impl Data {
         claims: &Claims,
     ) -> Result<Option<Sealed>, Refusal> {
         let store = &self.shared.store;
-        let meta = Meta {
-            owner: claims.sub.clone(),
-            ..Meta::default()
-        };
+        let meta = meta_of(claims);
         if part.is_whole() && bytes.len() <= MAX_PUT_BYTES {
             return Ok(Some(store.put(id, &meta, bytes, None)?));
         }
-        let writer = self.writer(id, meta, part.total)?;
+        let writer = self.writer(id, meta, &claims.sub, part.total)?;
         writer.write_at(part.start, bytes)?;
         let Some(total) = part.total else {
             return Ok(None);
@@ -296,11 +293,17 @@ impl Data {
     }
 
     /// The writer of an object: the one that is open, or a new one.
-    fn writer(&self, id: ObjectId, meta: Meta, size: Option<u64>) -> Result<Arc<ObjectWriter>, Refusal> {
+    fn writer(
+        &self,
+        id: ObjectId,
+        meta: Meta,
+        user: &str,
+        size: Option<u64>,
+    ) -> Result<Arc<ObjectWriter>, Refusal> {
         let mut writing = self.writing();
         writing.retain(|_, w| w.touched.elapsed() < IDLE_LIMIT);
         if let Some(open) = writing.get_mut(&id) {
-            if open.owner != meta.owner {
+            if open.owner != user {
                 return Err(Refusal::new(
                     StatusCode::FORBIDDEN,
                     "another user writes this object",
@@ -315,7 +318,6 @@ impl Data {
                 format!("{MAX_WRITERS} objects are written already; try again later"),
             ));
         }
-        let owner = meta.owner.clone();
         let begin = Begin {
             meta,
             size,
@@ -324,11 +326,30 @@ impl Data {
         let writer = Arc::new(self.shared.store.begin(id, begin)?);
         let open = Writing {
             writer: writer.clone(),
-            owner,
+            owner: user.to_owned(),
             touched: Instant::now(),
         };
         writing.insert(id, open);
         Ok(writer)
+    }
+}
+
+/// What is kept beside the content: what the right to write says of the file.
+pub fn meta_of(claims: &Claims) -> Meta {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+    let file = claims.file.clone().unwrap_or_default();
+    Meta {
+        owner: if file.owner.is_empty() {
+            claims.sub.clone()
+        } else {
+            file.owner
+        },
+        group: file.group,
+        name_hint: file.path,
+        mode: file.mode,
+        fragments: file.fragments,
+        modified_unix_ns: file.mtime_ns.unwrap_or(now_ns),
     }
 }
 

@@ -2,7 +2,8 @@
 //! away. They are removed once no right to write can publish them any more.
 //!
 //! A right is given before its object is sealed and holds for `grant`; so an object that is older than that
-//! and still not in the catalog on this node will never be.
+//! and still not in the catalog on this node will never be. Unless the catalog has lost its memory: then nothing
+//! goes until the spools were compared (`memory`).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
@@ -24,6 +25,12 @@ pub fn run(shared: &Shared, grid: &Grid, grant: Duration, over: &Receiver<()>) {
     loop {
         match look(shared, grid, grant) {
             Ok(0) => {}
+            Ok(unknown) if shared.memory.is_held() => {
+                tracing::warn!(
+                    unknown,
+                    "objects that the catalog does not know are kept: run `kuroshio fs fsck`"
+                );
+            }
             Ok(removed) => tracing::info!(removed, "objects that nobody knew are removed"),
             Err(e) => tracing::warn!("inventory: {e}"),
         }
@@ -33,6 +40,7 @@ pub fn run(shared: &Shared, grid: &Grid, grant: Duration, over: &Receiver<()>) {
     }
 }
 
+/// How many are removed, or, while the spool is held, known to nobody.
 fn look(shared: &Shared, grid: &Grid, grant: Duration) -> Result<u64, String> {
     let mut removed = 0;
     let mut cursor = None;
@@ -52,7 +60,9 @@ fn look(shared: &Shared, grid: &Grid, grant: Duration) -> Result<u64, String> {
             };
             let reply = grid.inventory(asked).map_err(|e: ClientError| e.to_string())?;
             for object in reply.unknown {
-                removed += u64::from(remove(shared, &object, grant)?);
+                // Those that are kept are counted, to be told of.
+                let goes = shared.memory.is_held() || remove(shared, &object, grant)?;
+                removed += u64::from(goes);
             }
         }
         if next.is_none() || shared.is_stopping() {

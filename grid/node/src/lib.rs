@@ -13,6 +13,7 @@ mod flow;
 mod inventory;
 mod local;
 mod look;
+mod memory;
 mod pull;
 mod scrub;
 mod server;

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use kuroshio_proto::parse_object_path;
 use kuroshio_service::near::{self, Ask, Told};
-use kuroshio_service::{Operation, Pin};
+use kuroshio_service::{Claims, Operation, Pin};
 use kuroshio_store::{Begin, Finish, Holes, MAX_PUT_BYTES, Meta, ObjectId, hex};
 
 use crate::control::object_id;
-use crate::data::Refusal;
+use crate::data::{Refusal, meta_of};
 use crate::server::Shared;
 
 /// Clients at once; more are turned away and speak HTTP.
@@ -176,7 +176,7 @@ fn answer(shared: &Shared, ask: Ask, file: Option<OwnedFd>) -> Result<(Told, Opt
             path,
             size_bytes,
         } => {
-            let (id, owner) = allowed(shared, &token, &path, Operation::Modify)?;
+            let (id, claims) = allowed(shared, &token, &path, Operation::Modify)?;
             let Some(file) = file.map(File::from) else {
                 return Err(Refusal::bad("a write needs a file"));
             };
@@ -186,18 +186,18 @@ fn answer(shared: &Shared, ask: Ask, file: Option<OwnedFd>) -> Result<(Told, Opt
             if !meta.is_file() || meta.len() < size_bytes {
                 return Err(Refusal::bad(format!("not a file of {size_bytes} bytes")));
             }
-            Ok((write(shared, id, owner, &file, size_bytes)?, None))
+            Ok((write(shared, id, meta_of(&claims), &file, size_bytes)?, None))
         }
     }
 }
 
-/// The object of a right, and whose right it is.
+/// The object of a right, and what the right says.
 fn allowed(
     shared: &Shared,
     token: &str,
     path: &str,
     operation: Operation,
-) -> Result<(ObjectId, String), Refusal> {
+) -> Result<(ObjectId, Claims), Refusal> {
     let Some(joined) = shared.joined.get() else {
         return Err(Refusal::unavailable("this node has not joined its grid yet"));
     };
@@ -206,14 +206,10 @@ fn allowed(
     let (inode, generation, fragment) = parse_object_path(path)
         .ok_or_else(|| Refusal::bad("objects are /.kuroshio/objects/INODE/GENERATION/FRAGMENT"))?;
     let id = object_id(inode, generation, fragment).map_err(Refusal::bad)?;
-    Ok((id, claims.sub))
+    Ok((id, claims))
 }
 
-fn write(shared: &Shared, id: ObjectId, owner: String, file: &File, size: u64) -> Result<Told, Refusal> {
-    let meta = Meta {
-        owner,
-        ..Meta::default()
-    };
+fn write(shared: &Shared, id: ObjectId, meta: Meta, file: &File, size: u64) -> Result<Told, Refusal> {
     let read = |at: u64, len: u64| {
         let mut piece = vec![0; usize::try_from(len).unwrap_or(0)];
         let done = file.read_exact_at(&mut piece, at);

@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 use kuroshio_client::{Cancel, ClientError, Grid, v1};
-use kuroshio_store::{ObjectId, StoreError};
+use kuroshio_store::{ObjectId, ObjectReader, StoreError};
 
 use crate::control::object_id;
 use crate::scrub::name_of;
@@ -15,6 +15,8 @@ use crate::server::Shared;
 
 /// Objects that are told of at once.
 const PAGE: usize = 1000;
+/// Most bytes of paths in one message: it has to stay well below 1 MiB.
+const PAGE_PATH_BYTES: usize = 256 << 10;
 /// File of the disk bench.
 const BENCH: &str = "bench.tmp";
 /// Bytes written or read at once.
@@ -24,11 +26,14 @@ const BLOCK_BYTES: usize = 4 << 20;
 pub fn run(
     shared: &Shared,
     grid: &Grid,
-    deep: bool,
+    look: &v1::Look,
     cancel: &Cancel,
     done: &mut v1::OrderDoneRequest,
 ) -> Result<(), String> {
-    tell(shared, grid, deep, cancel, done)?;
+    if look.settle {
+        return settle(shared, grid, cancel, done);
+    }
+    tell(shared, grid, look, cancel, done)?;
     let mut after = None;
     loop {
         stop(cancel)?;
@@ -80,7 +85,7 @@ fn is_here(shared: &Shared, name: &v1::ObjectName) -> Result<bool, String> {
 fn tell(
     shared: &Shared,
     grid: &Grid,
-    deep: bool,
+    look: &v1::Look,
     cancel: &Cancel,
     done: &mut v1::OrderDoneRequest,
 ) -> Result<(), String> {
@@ -88,22 +93,24 @@ fn tell(
     loop {
         stop(cancel)?;
         let (page, next) = shared.store.list(cursor, PAGE).map_err(|e| e.to_string())?;
-        let mut objects = Vec::with_capacity(page.len());
+        let mut told = Told {
+            grid,
+            look,
+            done: &mut *done,
+        };
+        let (mut objects, mut paths) = (Vec::with_capacity(page.len()), 0);
         for listed in page {
-            objects.extend(kept(shared, listed.id, deep)?);
+            if let Some(object) = kept(shared, listed.id, look)? {
+                paths += object.file.as_ref().map_or(0, |f| f.path.len());
+                objects.push(object);
+            }
+            if paths > PAGE_PATH_BYTES {
+                told.page(std::mem::take(&mut objects))?;
+                paths = 0;
+            }
             stop(cancel)?;
         }
-        done.objects += objects.len() as u64;
-        if !objects.is_empty() {
-            let asked = v1::InventoryRequest {
-                objects,
-                adopt: true,
-                ..v1::InventoryRequest::default()
-            };
-            let reply = grid.inventory(asked).map_err(text)?;
-            done.adopted += reply.adopted;
-            done.unknown += reply.unknown.len() as u64;
-        }
+        told.page(objects)?;
         if next.is_none() {
             return Ok(());
         }
@@ -111,9 +118,75 @@ fn tell(
     }
 }
 
+/// What was told so far.
+struct Told<'a> {
+    grid: &'a Grid,
+    look: &'a v1::Look,
+    done: &'a mut v1::OrderDoneRequest,
+}
+
+impl Told<'_> {
+    fn page(&mut self, objects: Vec<v1::ObjectName>) -> Result<(), String> {
+        if objects.is_empty() {
+            return Ok(());
+        }
+        self.done.objects += objects.len() as u64;
+        let asked = v1::InventoryRequest {
+            objects,
+            adopt: true,
+            rebuild: self.look.rebuild,
+            ..v1::InventoryRequest::default()
+        };
+        let reply = self.grid.inventory(asked).map_err(text)?;
+        self.done.adopted += reply.adopted;
+        self.done.unknown += reply.unknown.len() as u64;
+        Ok(())
+    }
+}
+
+/// After files were made anew of what nobody knew: what is still of no file goes to quarantine, where it stays, and the
+/// spool is not held any more.
+fn settle(
+    shared: &Shared,
+    grid: &Grid,
+    cancel: &Cancel,
+    done: &mut v1::OrderDoneRequest,
+) -> Result<(), String> {
+    let mut cursor = None;
+    loop {
+        stop(cancel)?;
+        let (page, next) = shared.store.list(cursor, PAGE).map_err(|e| e.to_string())?;
+        let objects: Vec<v1::ObjectName> = page.iter().map(|listed| name_of(listed.id)).collect();
+        if !objects.is_empty() {
+            let asked = v1::InventoryRequest {
+                objects,
+                ..v1::InventoryRequest::default()
+            };
+            for name in grid.inventory(asked).map_err(text)?.unknown {
+                let id = object_id(name.inode, name.generation, name.fragment)?;
+                if !shared.memory.is_forgotten(id.generation) {
+                    continue;
+                }
+                let why = "of no file that the catalog knows after it was rebuilt";
+                match shared.store.quarantine(id, why) {
+                    Ok(_) => done.unknown += 1,
+                    Err(StoreError::NotFound(_)) => {}
+                    Err(e) => return Err(e.to_string()),
+                }
+            }
+        }
+        if next.is_none() {
+            break;
+        }
+        cursor = next;
+    }
+    shared.memory.settled();
+    Ok(())
+}
+
 /// An object with its size and digest; `None` if it has gone or is damaged.
-fn kept(shared: &Shared, id: ObjectId, deep: bool) -> Result<Option<v1::ObjectName>, String> {
-    if deep {
+fn kept(shared: &Shared, id: ObjectId, look: &v1::Look) -> Result<Option<v1::ObjectName>, String> {
+    if look.deep {
         let damage = match shared.store.verify(id) {
             Ok(damage) => damage,
             Err(StoreError::NotFound(_)) => return Ok(None),
@@ -129,10 +202,29 @@ fn kept(shared: &Shared, id: ObjectId, deep: bool) -> Result<Option<v1::ObjectNa
         Ok(reader) => Ok(Some(v1::ObjectName {
             size_bytes: reader.size(),
             digest: reader.digest().to_vec(),
+            // What was written since the catalog lost its memory may be about to be published.
+            file: (look.rebuild && (look.all || shared.memory.is_forgotten(id.generation)))
+                .then(|| facts(&reader)),
             ..name_of(id)
         })),
         Err(StoreError::NotFound(_) | StoreError::Damaged { .. }) => Ok(None),
         Err(e) => Err(e.to_string()),
+    }
+}
+
+fn facts(reader: &ObjectReader) -> v1::FileFacts {
+    let meta = reader.meta();
+    let written = reader.file().metadata().and_then(|m| m.modified());
+    let since = written.map(|at| at.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let kept_ns = since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX));
+    v1::FileFacts {
+        kept_ns,
+        path: meta.name_hint.clone(),
+        owner: meta.owner.clone(),
+        group: meta.group.clone(),
+        mode: meta.mode,
+        fragments: meta.fragments,
+        mtime_ns: meta.modified_unix_ns,
     }
 }
 

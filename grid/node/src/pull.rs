@@ -74,11 +74,7 @@ impl Pulls {
             return Ok(one.clone());
         }
         let begin = Begin {
-            meta: Meta {
-                owner: wanted.owner.clone(),
-                name_hint: wanted.name.clone().into_bytes(),
-                ..Meta::default()
-            },
+            meta: meta_of(wanted),
             size: Some(wanted.size_bytes),
             resume: true,
         };
@@ -110,6 +106,23 @@ impl Pulls {
         {
             last.writer.abort();
         }
+    }
+}
+
+/// What is kept beside the copy.
+fn meta_of(wanted: &v1::Pull) -> Meta {
+    let file = wanted.file.clone().unwrap_or_else(|| v1::FileFacts {
+        path: wanted.name.clone().into_bytes(),
+        owner: wanted.owner.clone(),
+        ..v1::FileFacts::default()
+    });
+    Meta {
+        owner: file.owner,
+        group: file.group,
+        name_hint: file.path,
+        mode: file.mode,
+        fragments: file.fragments,
+        modified_unix_ns: file.mtime_ns,
     }
 }
 

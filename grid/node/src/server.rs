@@ -17,6 +17,7 @@ use crate::config::NodeConfig;
 use crate::control;
 use crate::data::Data;
 use crate::local::Near;
+use crate::memory::Memory;
 use crate::pull::Pulls;
 
 /// Threads of the data service; reading and writing the spool has its own.
@@ -61,6 +62,8 @@ pub struct Shared {
     pub congestion: Option<String>,
     /// Bytes that the scrub reads per second, and seconds between two passes.
     pub scrub: (u64, u64),
+    /// What it was told of the catalog.
+    pub memory: Memory,
     /// Folder on the spool's file system, for trying the disk.
     pub dir: PathBuf,
 }
@@ -96,6 +99,9 @@ impl Node {
             ..Limits::default()
         };
         let store = Store::open(&dir.join("spool"), limits)?;
+        let memory = Memory::open(dir).map_err(|e| {
+            NodeError::Thread(format!("{}: what is known of the catalog: {e}", dir.display()))
+        })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("node")
@@ -109,6 +115,7 @@ impl Node {
             pulls: Pulls::default(),
             congestion: config.congestion.clone(),
             scrub: config.scrub(),
+            memory,
             dir: dir.to_owned(),
         });
         let (stop, stopped) = watch::channel(false);

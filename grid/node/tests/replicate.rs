@@ -277,7 +277,7 @@ fn fsck_finds_what_is_missing_and_adopts_what_is_there() {
             deep: true,
             ..v1::SpoolsRequest::default()
         };
-        let nodes = g.spools(asked).expect("looked");
+        let nodes = g.spools(asked).expect("looked").nodes;
         assert!(nodes.iter().all(|n| n.ok), "{nodes:?}");
         let sum = |of: fn(&v1::NodeSpool) -> u64| nodes.iter().map(of).sum::<u64>();
         (
@@ -335,7 +335,7 @@ fn disks_are_tried_all_at_once() {
         bench_bytes: 5_000_001,
         ..v1::SpoolsRequest::default()
     };
-    let nodes = grid.admin().spools(asked).expect("tried");
+    let nodes = grid.admin().spools(asked).expect("tried").nodes;
     assert_eq!(nodes.len(), 2);
     assert!(
         nodes.iter().all(|n| n.ok && n.read_bps > 0 && n.write_bps > 0),

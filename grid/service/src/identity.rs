@@ -17,7 +17,7 @@ use crate::error::ServiceError;
 use crate::pin::Pin;
 use crate::private;
 use crate::ticket::Ticket;
-use crate::token::{self, Claims, MAX_TOKEN_BYTES, Verifier};
+use crate::token::{self, Claims, FileFacts, MAX_TOKEN_BYTES, Verifier};
 
 /// How long the first ticket is good: one year, in seconds.
 pub const DEFAULT_VALIDITY_S: u64 = 365 * 24 * 3600;
@@ -141,6 +141,32 @@ impl Identity {
         scope: &str,
         valid_s: u64,
     ) -> Result<String, ServiceError> {
+        self.sign((subject, groups), audience, scope, valid_s, None)
+    }
+
+    /// A right to write an object of a file, for the services named `audience`.
+    ///
+    /// # Errors
+    /// As [`Self::issue`].
+    pub fn issue_for_file(
+        &self,
+        subject: &str,
+        audience: &str,
+        scope: &str,
+        valid_s: u64,
+        file: FileFacts,
+    ) -> Result<String, ServiceError> {
+        self.sign((subject, &[]), audience, scope, valid_s, Some(file))
+    }
+
+    fn sign(
+        &self,
+        (subject, groups): (&str, &[String]),
+        audience: &str,
+        scope: &str,
+        valid_s: u64,
+        file: Option<FileFacts>,
+    ) -> Result<String, ServiceError> {
         token::check_scope(scope)?;
         let now = token::now_unix_s();
         let claims = Claims {
@@ -153,6 +179,7 @@ impl Identity {
             iat: now,
             exp: now.saturating_add(valid_s),
             jti: random_hex()?,
+            file,
         };
         Ok(token::sign(&claims, self.key.serialized_der())?)
     }

@@ -55,6 +55,7 @@ pub use server::{STOP_LIMIT_S, Security as ServeSecurity, ServeConfig, Service};
 pub use sessions::{CONTROL_LIMIT_S, JOIN_LIMIT_S, MAX_SESSIONS};
 pub use ticket::{MAX_ADDRESSES, MAX_TICKET_BYTES, Ticket, TicketError, check_address, check_addresses};
 pub use token::{
-    Claims, DEFAULT_SCOPE, MAX_TOKEN_BYTES, Operation, TokenError, Verifier, check_scope, now_unix_s,
+    Claims, DEFAULT_SCOPE, FileFacts, MAX_TOKEN_BYTES, Operation, TokenError, Verifier, check_scope,
+    now_unix_s,
 };
 pub use trust::{MAX_NAME_BYTES, MAX_TRUST_BYTES, TrustStore, check_name};

@@ -23,7 +23,7 @@ const PLAIN_SCOPES: [&str; 4] = [
     "kuroshio.node",
 ];
 /// A longer token is refused unread.
-pub const MAX_TOKEN_BYTES: usize = 4096;
+pub const MAX_TOKEN_BYTES: usize = 8192;
 /// Clocks of two hosts may differ by this much.
 const LEEWAY_S: u64 = 5;
 
@@ -50,6 +50,49 @@ pub struct Claims {
     pub exp: u64,
     /// Identity of this token, for logs.
     pub jti: String,
+    /// Of a right to write an object: the file that it is for.
+    #[serde(rename = "kuroshio.file", default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FileFacts>,
+}
+
+/// What a right to write an object says of its file, so that the node can keep it beside the content. The issuer signs
+/// it: a writer cannot give its content another's name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Path in the namespace, at most 4,096 bytes; in the token in base64url. Empty: not known.
+    #[serde(with = "path_text", default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<u8>,
+    /// Name of the owner.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
+    /// Name of the group.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Permission bits.
+    #[serde(default)]
+    pub mode: u32,
+    /// How many fragments the file has; 0: not known.
+    #[serde(default)]
+    pub fragments: u32,
+    /// Modification time, nanoseconds since 1970, if the writer gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtime_ns: Option<i64>,
+}
+
+/// Bytes of a path as base64url.
+mod path_text {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(path: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&URL_SAFE_NO_PAD.encode(path))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        URL_SAFE_NO_PAD.decode(text).map_err(de::Error::custom)
+    }
 }
 
 /// What a request wants to do.
@@ -250,6 +293,7 @@ mod tests {
             iat: 0,
             exp: 0,
             jti: "j".into(),
+            file: None,
         }
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     renames: AtomicU64,
     settled: Mutex<u64>,
     io_errors: AtomicU64,
+    /// Highest inode or generation that an object here bears, or one that was begun.
+    pub highest: AtomicU64,
     trace: Option<Trace>,
     /// One pass of the scrub at a time.
     pub scrubbing: Mutex<()>,
@@ -86,6 +88,7 @@ impl Inner {
             renames: AtomicU64::new(0),
             settled: Mutex::new(0),
             io_errors: AtomicU64::new(0),
+            highest: AtomicU64::new(0),
             trace,
             scrubbing: Mutex::default(),
         }
@@ -152,10 +155,17 @@ impl Inner {
         if !claims.insert(id) {
             return Err(StoreError::Busy(id));
         }
+        self.note_numbers(id);
         Ok(Claim {
             inner: Arc::clone(self),
             id,
         })
+    }
+
+    /// An object of these numbers is or will be here.
+    pub(crate) fn note_numbers(&self, id: ObjectId) {
+        let number = id.inode.max(id.generation.into());
+        self.highest.fetch_max(number, Ordering::Relaxed);
     }
 
     pub(crate) fn writers(&self) -> u64 {

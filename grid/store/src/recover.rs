@@ -69,6 +69,7 @@ pub(crate) fn run(inner: &Inner) -> Result<Recovered, StoreError> {
     for &id in parts.union(&resumes) {
         if parts.contains(&id) && resumes.contains(&id) && can_be_resumed(inner, id)? {
             inner.partials().insert(id);
+            inner.note_numbers(id);
             done.partials += 1;
         } else {
             inner.remove_unfinished(id)?;
@@ -147,6 +148,7 @@ fn count(inner: &Inner) -> Result<(), StoreError> {
                 continue;
             };
             if let Some((len, _)) = folder.stat(&id.to_string())? {
+                inner.note_numbers(id);
                 objects += 1;
                 bytes = bytes.saturating_add(in_blocks(len));
             }

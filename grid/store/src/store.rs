@@ -20,6 +20,7 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a store does with requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -424,6 +425,13 @@ impl Store {
             flushes,
             grouped,
         })
+    }
+
+    /// Highest inode or generation that an object here bears, or has borne since the store was opened: whoever gives
+    /// numbers to new objects must be beyond it.
+    #[must_use]
+    pub fn highest_number(&self) -> u64 {
+        self.inner.highest.load(Ordering::Relaxed)
     }
 
     /// What the store does with requests.

@@ -18,7 +18,8 @@ use crate::output;
     after_help = "Example:\n  kuroshio fs fsck             sizes and stored digests, all nodes\n  \
                   kuroshio fs fsck --deep n1   every byte of n1\n\
                   Replicas that the catalog did not know are adopted; those that are not there or damaged are given up and \
-                  made anew from others."
+                  made anew from others. After the catalog was lost or an older one put back, files are made anew from \
+                  what nodes keep; those without a name of their own go to /lost+found."
 )]
 pub struct FsckArgs {
     /// Nodes [default: all]
@@ -26,42 +27,84 @@ pub struct FsckArgs {
     /// Read everything and compare it with its digests
     #[arg(long)]
     deep: bool,
+    /// Make files of what no file has, also at nodes that have not noticed that the catalog lost its memory; while nobody
+    /// writes
+    #[arg(long)]
+    rebuild: bool,
 }
 
 /// Runs `fs fsck`.
 pub fn fsck(cx: &Context, args: FsckArgs) -> Result<ExitCode, Failure> {
-    let nodes = cx.grid.spools(v1::SpoolsRequest {
+    let reply = cx.grid.spools(v1::SpoolsRequest {
         nodes: args.nodes,
         bench_bytes: 0,
         deep: args.deep,
+        rebuild: args.rebuild,
     })?;
+    let nodes = &reply.nodes;
+    let gone = reply.gone_paths.iter().map(|p| String::from_utf8_lossy(p));
+    let gone: Vec<String> = gone.map(|p| p.escape_debug().to_string()).collect();
     let sum = |of: fn(&v1::NodeSpool) -> u64| nodes.iter().map(of).sum::<u64>();
     let value = json!({
         "objects": sum(|n| n.objects), "adopted": sum(|n| n.adopted), "lost": sum(|n| n.lost),
-        "unknown": sum(|n| n.unknown),
+        "unknown": sum(|n| n.unknown), "rebuilt": reply.rebuilt, "unnamed": reply.unnamed, "renewed": reply.renewed,
+        "left": reply.left, "reasons": reply.reasons, "gone": reply.gone, "gone_paths": gone, "more": reply.more,
         "nodes": nodes.iter().map(|n| json!({
             "node": n.node, "ok": n.ok, "error": n.text, "objects": n.objects, "adopted": n.adopted, "lost": n.lost,
-            "unknown": n.unknown,
+            "unknown": n.unknown, "held": n.held,
         })).collect::<Vec<_>>(),
     });
     if !cx.print_json(&value)? {
-        for n in &nodes {
-            let what = if n.ok {
-                format!(
-                    "{} objects, {} adopted, {} lost, {} of no file",
-                    n.objects, n.adopted, n.lost, n.unknown
-                )
-            } else {
-                n.text.clone()
-            };
-            output::line(&format!("{:<12} {what}", n.node))?;
-        }
+        print(&reply, &gone)?;
     }
-    Ok(if nodes.iter().all(|n| n.ok) {
+    Ok(if nodes.iter().all(|n| n.ok) && reply.gone == 0 && !reply.more {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn print(reply: &v1::SpoolsReply, gone: &[String]) -> Result<(), Failure> {
+    for n in &reply.nodes {
+        let what = if n.ok {
+            let held = if n.held {
+                ", kept: the catalog is older"
+            } else {
+                ""
+            };
+            format!(
+                "{} objects, {} adopted, {} lost, {} of no file{held}",
+                n.objects, n.adopted, n.lost, n.unknown
+            )
+        } else {
+            n.text.clone()
+        };
+        output::line(&format!("{:<12} {what}", n.node))?;
+    }
+    let (rebuilt, unnamed, renewed) = (reply.rebuilt, reply.unnamed, reply.renewed);
+    if rebuilt + unnamed + renewed + reply.left > 0 {
+        output::line(&format!(
+            "files made anew: {rebuilt} by name, {unnamed} in /lost+found, {renewed} with a later content; {} contents left \
+             in quarantine",
+            reply.left
+        ))?;
+    }
+    for reason in &reply.reasons {
+        output::line(&format!("left: {}", reason.escape_debug()))?;
+    }
+    if reply.more {
+        output::line("there is more: run it again")?;
+    }
+    if reply.gone > 0 {
+        output::line(&format!(
+            "files without a copy on any node that is there: {}",
+            reply.gone
+        ))?;
+    }
+    for path in gone {
+        output::line(&format!("gone: {path}"))?;
+    }
+    Ok(())
 }
 
 #[derive(Default)]
@@ -80,10 +123,11 @@ pub fn bench(cx: &Context, size: &str) -> Result<ExitCode, Failure> {
             "--bench 0B: 1B or more is valid, for example 1GiB",
         ));
     }
-    let nodes = cx.grid.spools(v1::SpoolsRequest {
+    let asked = v1::SpoolsRequest {
         bench_bytes: bytes,
         ..v1::SpoolsRequest::default()
-    })?;
+    };
+    let nodes = cx.grid.spools(asked)?.nodes;
     let mut sites: BTreeMap<&str, Site> = BTreeMap::new();
     for n in nodes.iter().filter(|n| n.ok) {
         let site = sites.entry(&n.site).or_default();
