@@ -1,4 +1,7 @@
 //! Episodes: load, faults, healing, and the comparison of everything.
+//!
+//! A line is printed for each fault when it hits, for each episode the time of its parts and of the repair; at the end the
+//! distribution of repairs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,17 +64,54 @@ impl Totals {
     }
 }
 
-fn median_and_most(times: &[Duration]) -> String {
+/// Median, 99th percentile (the nearest rank) and the longest.
+#[must_use]
+pub fn distribution(times: &[Duration]) -> String {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
-    match (sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(median), Some(most)) => format!(
-            "median {:.1} s, longest {:.1} s of {}",
-            median.as_secs_f64(),
-            most.as_secs_f64(),
-            sorted.len()
-        ),
+    let rank = |percent: usize| {
+        let n = (sorted.len() * percent).div_ceil(100).max(1);
+        sorted.get(n - 1).map(Duration::as_secs_f64)
+    };
+    match (rank(50), rank(99), rank(100)) {
+        (Some(median), Some(p99), Some(most)) => {
+            let n = sorted.len();
+            format!("median {median:.1} s, p99 {p99:.1} s, longest {most:.1} s of {n}")
+        }
         _ => "none".into(),
+    }
+}
+
+/// How long the parts of an episode take.
+struct Watch {
+    begun: Instant,
+    part: Instant,
+    told: Vec<String>,
+}
+
+impl Watch {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self {
+            begun: now,
+            part: now,
+            told: Vec::new(),
+        }
+    }
+
+    /// A part has ended.
+    fn part(&mut self, name: &str) {
+        self.told
+            .push(format!("{name} {:.1}", self.part.elapsed().as_secs_f64()));
+        self.part = Instant::now();
+    }
+
+    fn story(&self) -> String {
+        format!(
+            "{:.1} s ({})",
+            self.begun.elapsed().as_secs_f64(),
+            self.told.join(", ")
+        )
     }
 }
 
@@ -89,11 +129,15 @@ impl fmt::Display for Totals {
             "operations: {} acknowledged, {} failed; compared: {} files, {} replicas",
             self.acknowledged, self.failed, self.files, self.replicas
         )?;
-        writeln!(f, "settled after healing: {}", median_and_most(&self.settled))?;
+        writeln!(
+            f,
+            "repaired to ncopy after healing: {}",
+            distribution(&self.settled)
+        )?;
         writeln!(
             f,
             "copies whole again after a lost disk: {}",
-            median_and_most(&self.repaired)
+            distribution(&self.repaired)
         )?;
         for note in &self.notes {
             writeln!(f, "NOTE: {note}")?;
@@ -123,7 +167,7 @@ pub fn run(config: &Config, dir: &Path) -> Result<Totals, String> {
             Ok(story) => story,
             Err(e) => return Err(format!("seed {}: {e}{}", config.seed, world.tails())),
         };
-        println!("episode {}: {story}", totals.episodes);
+        println!("episode {} ({} faults): {story}", totals.episodes, totals.sum());
         for (name, line) in world.panics() {
             totals.problems.push(format!("{name} panicked: {line}"));
         }
@@ -145,9 +189,11 @@ fn episode(
     let mut story = Vec::new();
     let mut wounds = Wounds::default();
     let mut lost_at = None;
+    let mut watch = Watch::start();
     load.go_on();
     let (before, _) = load.counts();
     world.wait("the load does something", |_| Ok(load.counts().0 > before + 20))?;
+    watch.part("load");
     let harsh = match rng.below(4) {
         0 => Some(Fault::LoseDisk),
         1 => Some(Fault::BitRot),
@@ -164,6 +210,7 @@ fn episode(
         };
         hit(totals, fault, done, &mut story);
         load.go_on();
+        watch.part("bytes taken away");
     }
     for _ in 0..=rng.below(config.per_episode.max(1)) {
         std::thread::sleep(Duration::from_millis(rng.below(PAUSE_MS)));
@@ -172,22 +219,40 @@ fn episode(
         hit(totals, fault, done, &mut story);
     }
     std::thread::sleep(Duration::from_millis(rng.below(PAUSE_MS)));
+    watch.part("faults");
     wounds.heal(world)?;
     let healed = Instant::now();
+    watch.part("healing");
     world.wait("all nodes joined", World::all_joined)?;
+    watch.part("nodes joined");
     load.pause();
+    watch.part("load paused");
     world.wait("two copies of everything", settled)?;
-    totals.settled.push(healed.elapsed());
-    totals.repaired.extend(lost_at.map(|at| at.elapsed()));
+    let settled_s = healed.elapsed();
+    totals.settled.push(settled_s);
+    let repaired = lost_at.map(|at| at.elapsed());
+    totals.repaired.extend(repaired);
+    watch.part("copies");
     totals.problems.extend(load.problems());
     compare(world, load, totals)?;
-    story.push(format!("settled in {:.1} s", healed.elapsed().as_secs_f64()));
-    Ok(story.join("; "))
+    watch.part("compared");
+    story.push(format!(
+        "repaired to ncopy {:.1} s after healing",
+        settled_s.as_secs_f64()
+    ));
+    if let Some(repaired) = repaired {
+        story.push(format!(
+            "{:.1} s after the loss of a disk",
+            repaired.as_secs_f64()
+        ));
+    }
+    Ok(format!("{}; took {}", story.join("; "), watch.story()))
 }
 
 fn hit(totals: &mut Totals, fault: Fault, done: Option<String>, story: &mut Vec<String>) {
     if let Some(text) = done {
         *totals.hits.entry(fault).or_default() += 1;
+        println!("fault {}: {text}", totals.sum());
         story.push(text);
     }
 }
@@ -334,4 +399,23 @@ fn check(grid: &Grid, name: &str, problems: &mut Vec<String>) -> Result<u64, Str
         problems.push(format!("{name} has {right} good replicas of 2"));
     }
     Ok(right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_the_nearest() {
+        let times: Vec<Duration> = (1..=200).rev().map(Duration::from_secs).collect();
+        assert_eq!(
+            distribution(&times),
+            "median 100.0 s, p99 198.0 s, longest 200.0 s of 200"
+        );
+        assert_eq!(
+            distribution(&[Duration::from_secs(3)]),
+            "median 3.0 s, p99 3.0 s, longest 3.0 s of 1"
+        );
+        assert_eq!(distribution(&[]), "none");
+    }
 }
