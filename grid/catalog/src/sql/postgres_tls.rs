@@ -52,9 +52,9 @@ fn broken(text: String) -> DbError {
 pub(super) fn split(text: &str) -> Result<Split, DbError> {
     let mut taken = Taken::default();
     let rest = if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        taken.from_url(text)
+        taken.out_of_url(text)
     } else {
-        taken.from_pairs(text)
+        taken.out_of_pairs(text)
     };
     let roots = || match taken.roots.clone() {
         Some(file) => Ok(PathBuf::from(file)),
@@ -100,7 +100,7 @@ impl Taken {
     }
 
     /// Of `postgresql://...?key=value&...`.
-    fn from_url(&mut self, url: &str) -> String {
+    fn out_of_url(&mut self, url: &str) -> String {
         let Some((before, query)) = url.split_once('?') else {
             return url.to_owned();
         };
@@ -116,7 +116,7 @@ impl Taken {
     }
 
     /// Of `key=value key='a value' ...`. What is not of that form is left for the library to refuse.
-    fn from_pairs(&mut self, text: &str) -> String {
+    fn out_of_pairs(&mut self, text: &str) -> String {
         let mut kept = String::new();
         let mut left = text;
         while !left.trim_start().is_empty() {
