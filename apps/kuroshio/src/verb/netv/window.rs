@@ -41,8 +41,8 @@ impl Window {
     /// # Errors
     /// When there is no display, no player, or none that shows this format, with what there is instead.
     pub fn open(geometry: Geometry, rate: (u32, u32), stop: Arc<AtomicBool>) -> Result<Self, Failure> {
-        let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if !DISPLAYS.iter().any(|name| set(&name)) {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        if !DISPLAYS.iter().any(|name| set(name)) {
             return Err(Failure::usage(
                 "--display: no display here (neither DISPLAY nor WAYLAND_DISPLAY is set); --out FILE, --out - (a pipe) or \
                  --snapshot FILE is valid",
