@@ -62,7 +62,9 @@ fn small(dir: &Path, count: u64, letter: char) -> io::Result<u64> {
         let path = dir.join(format!("f{n:07}"));
         match letter {
             'c' => drop(File::create_new(path)?),
-            's' => drop(fs::symlink_metadata(path)?),
+            's' => {
+                fs::symlink_metadata(path)?;
+            }
             'u' => fs::remove_file(path)?,
             'w' => File::create_new(path)?.write_all(&content)?,
             'R' => File::open(path)?.read_exact(&mut [0; SMALL])?,
