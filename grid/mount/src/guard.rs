@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::UnmountFlags;
 
 /// Unmounts a folder: by the system call, or for an ordinary user by `fusermount3`.
@@ -44,23 +45,34 @@ fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     Err(io::Error::other(text.trim().to_owned()))
 }
 
-/// Waits until `alive` ends, then unmounts `dir` if its file system has nobody behind it any more.
+/// Waits until `alive` ends, then unmounts `dir` if its file system has nobody behind it any more. A byte before the end says
+/// that it was unmounted in order.
+///
+/// Nobody is asked for that: the mount's process may just be ending, and what it has not answered by then fails in one of
+/// several ways.
 ///
 /// # Errors
 /// It cannot be unmounted.
 pub fn guard(dir: &Path, mut alive: impl Read) -> io::Result<()> {
+    let mounted = device(dir);
     let mut byte = [0];
     loop {
         match alive.read(&mut byte) {
             Ok(0) => break,
-            Ok(_) => {}
+            Ok(_) => return Ok(()),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
-    match std::fs::metadata(dir) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => unmount(dir, true),
-        // Unmounted in order, or something else is mounted there now.
-        _ => Ok(()),
+    if device(dir) == mounted {
+        return unmount(dir, true);
     }
+    // The user was quicker.
+    Ok(())
+}
+
+/// The number of the file system at `dir`, as the kernel has it; none if it has lost its process and says not even that.
+fn device(dir: &Path) -> Option<(u32, u32)> {
+    let found = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
 }
