@@ -59,7 +59,7 @@ mod tests {
             packet[6] = 0x40;
             packet[9] = TCP;
         }
-        packet[ip + 12] = ((20 + options) / 4 << 4) as u8;
+        packet[ip + 12] = (((20 + options) / 4) << 4) as u8;
         packet[ip + 13] = flags;
         packet
     }

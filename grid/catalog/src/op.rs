@@ -9,8 +9,8 @@ use crate::{
     Access, Acl, AclKind, Attr, CatalogError, ContentLayout, CopyBalance, CopyRule, Created, DirPage, Draft,
     Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob, Node,
     NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind,
-    QuotaKind, QuotaSubject, RenameMode, ReplicaState, Route, SetTime, SetXattrMode, Site, SpaceTotals, Turn,
-    Usage,
+    QuotaKind, QuotaSubject, RenameMode, ReplicaState, Reply, Route, SetTime, SetXattrMode, Site,
+    SpaceTotals, Turn, Usage,
 };
 
 /// An operation with a typed answer; see [`crate::CatalogExt::call`].
@@ -21,77 +21,6 @@ pub trait Operation: Into<Op> {
     fn output(reply: Reply) -> Option<Self::Output>;
     /// Whether it changes what is durable.
     const WRITES: bool;
-}
-
-macro_rules! replies {
-    ($($(#[$doc:meta])* $name:ident($ty:ty),)*) => {
-        /// The answer to an [`Op`].
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum Reply {
-            /// Done.
-            Done,
-            $($(#[$doc])* $name($ty),)*
-        }
-    };
-}
-
-replies! {
-    /// Attributes.
-    Attr(Attr),
-    /// Bytes: a link's target, an attribute's value.
-    Bytes(Vec<u8>),
-    /// Names of extended attributes.
-    Names(Vec<Vec<u8>>),
-    /// A page of a directory.
-    DirPage(DirPage),
-    /// A path.
-    Path(Vec<u8>),
-    /// Result of a create.
-    Created(Created),
-    /// An open file.
-    OpenFile(OpenFile),
-    /// Where content is.
-    Layout(ContentLayout),
-    /// A draft.
-    Draft(Draft),
-    /// An ACL, if there is one.
-    Acl(Option<Acl>),
-    /// Sums.
-    Space(SpaceTotals),
-    /// Usage and quota.
-    Usage(Usage),
-    /// Usages and quotas.
-    Usages(Vec<Usage>),
-    /// Nodes.
-    Nodes(Vec<Node>),
-    /// Sites.
-    Sites(Vec<Site>),
-    /// Routes.
-    Routes(Vec<Route>),
-    /// Leases.
-    Leases(Vec<Lease>),
-    /// A lease.
-    Lease(Lease),
-    /// Fragments off their copy rule.
-    OffCopies(Vec<OffCopies>),
-    /// Fragments.
-    Fragments(Vec<Fragment>),
-    /// Replicas of a node.
-    NodeReplicas(Vec<NodeReplica>),
-    /// A fragment.
-    Fragment(Fragment),
-    /// Jobs.
-    Jobs(Vec<Job>),
-    /// A job.
-    Job(Job),
-    /// A count.
-    Count(u64),
-    /// How far a page went.
-    Reckoned(Option<ObjectId>),
-    /// Who is heard of.
-    Presences(Vec<Presence>),
-    /// Whose turn it is.
-    Turn(Turn),
 }
 
 macro_rules! operations {

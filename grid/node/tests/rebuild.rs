@@ -73,23 +73,23 @@ fn nothing_is_wrong(g: &Grid) {
 fn files_come_back_by_name_after_the_catalog_was_deleted() {
     let mut grid = start();
     let g = grid.admin();
-    g.make_dir(b"/home", 0o755, 0).expect("made");
-    g.make_dir("/home/ann é".as_bytes(), 0o777, 0).expect("made");
+    g.make_dir(b"/people", 0o755, 0).expect("made");
+    g.make_dir("/people/ann é".as_bytes(), 0o777, 0).expect("made");
     let ann = grid.user("ann");
     let (small, large) = (bytes(700, 1), bytes(3_000_000, 2));
-    put(&ann, "/home/ann é/small", &small, 0o640).expect("put");
-    put(&ann, "/home/ann é/large", &large, 0o600).expect("put");
+    put(&ann, "/people/ann é/small", &small, 0o640).expect("put");
+    put(&ann, "/people/ann é/large", &large, 0o600).expect("put");
     // New content of a file that is there; a rename; a later file of the former name.
-    put(&g, "/home/over", &bytes(10, 3), 0o644).expect("put");
-    put(&g, "/home/over", &bytes(20, 4), 0o644).expect("put");
+    put(&g, "/people/over", &bytes(10, 3), 0o644).expect("put");
+    put(&g, "/people/over", &bytes(20, 4), 0o644).expect("put");
     put(&g, "/before", &bytes(30, 5), 0o644).expect("put");
     put(&g, "/copied", &bytes(60, 8), 0o644).expect("put");
     wait_for("two copies of all", || settled(&g));
     g.rename(b"/before", b"/after", false).expect("renamed");
     put(&g, "/before", &bytes(40, 6), 0o644).expect("put");
     // The copy that is made after the rename knows the name.
-    g.rename(b"/copied", b"/home/renamed", false).expect("renamed");
-    g.set_copies(b"/home/renamed", "3").expect("rule");
+    g.rename(b"/copied", b"/people/renamed", false).expect("renamed");
+    g.set_copies(b"/people/renamed", "3").expect("rule");
     let path = grid.dir.path().join("local");
     fs::write(&path, &large).expect("written");
     let options = PutOptions {
@@ -108,7 +108,7 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
         objects(&grid) == 2 * (2 + 1 + 2 + 3) + 3
     });
     let inode = |path: &str| g.stat(path.as_bytes(), true).expect("there").inode;
-    let (was_small, was_after) = (inode("/home/ann é/small"), inode("/after"));
+    let (was_small, was_after) = (inode("/people/ann é/small"), inode("/after"));
     let held = objects(&grid);
     drop(g);
 
@@ -126,24 +126,24 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     assert!(reply.nodes.iter().all(|n| !n.held && n.unknown == 0));
     assert_eq!(objects(&grid), held, "nothing was removed");
 
-    assert!(read(&g, "/home/ann é/small").expect("read") == small);
-    assert!(read(&g, "/home/ann é/large").expect("read") == large);
+    assert!(read(&g, "/people/ann é/small").expect("read") == small);
+    assert!(read(&g, "/people/ann é/large").expect("read") == large);
     assert!(read(&g, "/parts").expect("read") == large);
-    assert_eq!(read(&g, "/home/over").expect("read"), bytes(20, 4));
+    assert_eq!(read(&g, "/people/over").expect("read"), bytes(20, 4));
     assert_eq!(
         read(&g, "/before").expect("read"),
         bytes(40, 6),
         "the later file of the name"
     );
-    assert_eq!(read(&g, "/home/renamed").expect("read"), bytes(60, 8));
-    assert_eq!(holders(&g, "/home/renamed").len(), 3);
+    assert_eq!(read(&g, "/people/renamed").expect("read"), bytes(60, 8));
+    assert_eq!(holders(&g, "/people/renamed").len(), 3);
     let aside = format!("/lost+found/{was_after}");
     assert_eq!(
         read(&g, &aside).expect("read"),
         bytes(30, 5),
         "its stored name is another's by now"
     );
-    let attr = g.stat("/home/ann é/small".as_bytes(), true).expect("there");
+    let attr = g.stat("/people/ann é/small".as_bytes(), true).expect("there");
     assert_eq!(
         (attr.inode, attr.owner.as_str(), attr.group.as_str()),
         (was_small, "ann", "users")
@@ -155,7 +155,7 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
         (3, 1_000_000_007, 0o644)
     );
     assert_eq!(
-        g.stat(b"/home", true).expect("there").mode,
+        g.stat(b"/people", true).expect("there").mode,
         0o700,
         "for nobody else"
     );

@@ -190,7 +190,7 @@ mod tests {
             (format!("kuroshio1,h:1,{pin},abc"), "three base64url words"),
             (format!("kuroshio1,h:1,{pin},a..c"), "three base64url words"),
             (
-                format!("kuroshio1,h:1,{pin},a.b.{}", "c".repeat(5000)),
+                format!("kuroshio1,h:1,{pin},a.b.{}", "c".repeat(MAX_TOKEN_BYTES)),
                 "longer than",
             ),
         ];
