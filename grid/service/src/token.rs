@@ -293,7 +293,7 @@ impl Verifier {
         }
     }
 
-    /// Takes tokens too that are signed with this secret ([`sign_shared`]).
+    /// Takes tokens too that are signed with this secret, which the issuer shares.
     #[must_use]
     pub fn with_secret(mut self, secret: &[u8]) -> Self {
         self.secret = Some(DecodingKey::from_secret(secret));
