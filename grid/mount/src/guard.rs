@@ -10,8 +10,10 @@
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 /// Unmounts a folder: by the system call, or for an ordinary user by `fusermount3`.
@@ -45,16 +47,19 @@ fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     Err(io::Error::other(text.trim().to_owned()))
 }
 
+/// Longest time in which a file system whose process has ended may still answer in another way, and how often it is asked.
+const ENDING: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// Waits until `alive` ends, then unmounts `dir` if its file system has nobody behind it any more. A byte before the end says
 /// that it was unmounted in order.
 ///
-/// Nobody is asked for that: the mount's process may just be ending, and what it has not answered by then fails in one of
-/// several ways.
+/// A process that is ending has closed the pipe before the kernel has taken its file system from it: what is asked in between is
+/// neither answered nor refused as of a dead one, so it is asked again.
 ///
 /// # Errors
 /// It cannot be unmounted.
 pub fn guard(dir: &Path, mut alive: impl Read) -> io::Result<()> {
-    let mounted = device(dir);
     let mut byte = [0];
     loop {
         match alive.read(&mut byte) {
@@ -64,15 +69,15 @@ pub fn guard(dir: &Path, mut alive: impl Read) -> io::Result<()> {
             Err(e) => return Err(e),
         }
     }
-    if device(dir) == mounted {
-        return unmount(dir, true);
+    let deadline = Instant::now() + ENDING;
+    loop {
+        // The kernel may know the attributes: it is to ask.
+        match statx(CWD, dir, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS) {
+            Err(Errno::NOTCONN) => return unmount(dir, true),
+            // It lives, or was unmounted, or something else is mounted there now.
+            Ok(_) | Err(Errno::NOENT) => return Ok(()),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(AGAIN),
+            Err(e) => return Err(e.into()),
+        }
     }
-    // The user was quicker.
-    Ok(())
-}
-
-/// The number of the file system at `dir`, as the kernel has it; none if it has lost its process and says not even that.
-fn device(dir: &Path) -> Option<(u32, u32)> {
-    let found = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
-    Some((found.stx_dev_major, found.stx_dev_minor))
 }

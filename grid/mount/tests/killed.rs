@@ -141,6 +141,8 @@ fn a_living_mount_is_left_alone() {
     // The pipe ends, the mount does not.
     guard(place.0.path(), std::io::empty()).expect("nothing to do");
     assert!(is_mounted(place.0.path()));
+    guard(place.0.path(), b"x".as_slice()).expect("it was unmounted in order, says who held the pipe");
+    assert!(is_mounted(place.0.path()));
     assert!(fs::read_dir(place.0.path()).is_ok());
     // Not while it is in use, but lazily.
     let open = File::open(place.0.path()).expect("open");
