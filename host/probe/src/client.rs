@@ -26,6 +26,8 @@ pub const UDP_BUFFER_BYTES: u32 = 4 << 20;
 pub const MAX_INTERVALS: u64 = 100_000;
 /// How long a server may take to accept all streams, and to answer after the end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
+/// How long the server's reason is waited for after a stream broke: two of the longest round trips, ns.
+const REASON_NS: u64 = 1_000_000_000;
 
 /// Which addresses of a name are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -362,8 +364,17 @@ fn measure(
             on(Event::Interval(&interval));
         }
         if let Some(failure) = run.failure() {
-            return Err(failure);
+            return Err(why_ended(control, failure));
         }
+    }
+}
+
+/// What the server says of a stream that broke: it tells its reason on the control connection before it closes the
+/// streams, but the two are different connections, and either may be seen first. Without a reason, the failure.
+fn why_ended(control: &mut Control, failure: ProbeError) -> ProbeError {
+    match control.poll_until(now_ns() + REASON_NS, "the server's reason") {
+        Err(reason @ (ProbeError::Ended { .. } | ProbeError::Remote { .. })) => reason,
+        _ => failure,
     }
 }
 
