@@ -7,6 +7,8 @@ Module and BPF run in the guest (congestion.sh), the simulator here (lab/example
 DIR/congestion.json (every trace) and DIR/congestion.md; exit code 1 when one is out of the tolerance.
 """
 import argparse
+import csv
+import itertools
 import json
 import pathlib
 import subprocess
@@ -17,46 +19,64 @@ ROOT = HERE.parent.parent
 CONTROLS = ("bic", "highspeed", "scalable")
 
 # Chosen before the first run. 200 Mbps and 100 ms: 1647 segments fit on the path, so that the windows looked at
-# (up to about 1100) have no queue and one sample is one RTT. Losses: one in the first slow start, one and two
-# seconds of data later.
+# (up to about 1100) have no queue. Losses: one in the first slow start, one and two seconds of data later.
 SECONDS = 10
 RATE_MBPS = 200
 RTT_MS = 100
 LOST = (500, 20_000, 45_000)
 MSS = 1448
-# The window at the end of each recovery, and the mean growth in the 15 round trips after it, against the module's.
-# Samples are 100 ms apart and not in phase with the recovery: one RTT of growth is up to 5 % of the window.
-VALLEY_TOLERANCE = 0.05
+# The threshold that a loss sets, and the mean growth from it in the round trips after the recovery, which takes one,
+# against the module's.
+THRESHOLD_TOLERANCE = 0.05
 GROWTH_TOLERANCE = 0.10
-GROWTH_SAMPLES = 15
-# A window that is lower than the sample before by this share was cut; the recovery is over this much later.
-CUT = 0.05
-RECOVERY_SAMPLES = 4
+GROWTH_RTTS = 15
+LEAST_RTTS = 5
+# A window that stays for so many samples is all that the receiver opens for now.
+PLATEAU = 3
 TIMEOUT_S = 3600
 
 
 def events(trace):
-    """Per loss: sampled window before, at the end of recovery, growth per sample after."""
+    """Per loss, of rows (ms, window, threshold): the largest window of the round trip before, the threshold, the
+    growth from it per round trip."""
+    changes = [n for n in range(1, len(trace)) if trace[n][2] != trace[n - 1][2] and trace[n][2] is not None]
     found = []
-    at = 1
-    while at < len(trace):
-        if trace[at] < trace[at - 1] * (1 - CUT):
-            span = trace[at : at + RECOVERY_SAMPLES]
-            low = at + span.index(min(span))
-            later = trace[low + 1 : low + 1 + GROWTH_SAMPLES]
-            # A run that ends, or the next loss, ends the look at the growth.
-            grown = [b for a, b in zip([trace[low]] + later, later) if b >= a * (1 - CUT)]
-            growth = (grown[-1] - trace[low]) / len(grown) if len(grown) >= 5 else None
-            found.append({"before": trace[at - 1], "after": trace[low], "growth_per_rtt": growth})
-            at = low + 1
-        at += 1
+    for n, at in enumerate(changes):
+        begun, _, threshold = trace[at]
+        # The run's end, and the next loss, end the look at the growth.
+        last = trace[changes[n + 1] - 1][0] if n + 1 < len(changes) else trace[-1][0]
+        rtts = min(GROWTH_RTTS, (last - begun) // RTT_MS - 1)
+        growth = None
+        if rtts >= LEAST_RTTS:
+            until = begun + (1 + rtts) * RTT_MS
+            growth = (max(row for row in trace if row[0] <= until)[1] - threshold) / rtts
+        before = max(row[1] for row in trace[:at] if row[0] >= begun - RTT_MS)
+        found.append({"before": before, "threshold": threshold, "growth_per_rtt": growth})
     return found
 
 
-def probe_trace(file):
-    """Windows in segments from a report of `kuroshio probe`."""
-    report = json.loads(file.read_text())
-    return [round(i["streams"][0]["snd_cwnd"] / MSS) for i in report["intervals"]]
+def sampled(file):
+    """Rows (ms, window, threshold) of the connection that sent most, from `kuroshio testbed tcp`."""
+    connections = {}
+    with file.open() as lines:
+        for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+            connections.setdefault(row["source"], []).append(row)
+    connections = {k: [r for r in rows if r["state"] == "ESTAB"] for k, rows in connections.items()}
+    data = max(filter(None, connections.values()), key=lambda rows: int(rows[-1]["sent_payload_bytes"]))
+    number = lambda text: int(text) if text else None
+    return [(int(r["at_ns"]) // 10**6, int(r["cwnd_segments"]), number(r["ssthresh_segments"])) for r in data]
+
+
+def opened(file):
+    """How far the receiver opens its window, bytes per 100 ms, from what `kuroshio probe` saw offered: where it still
+    grows, the size at which it will stop."""
+    seen = [i["streams"][0]["snd_wnd"] for i in json.loads(file.read_text())["intervals"]]
+    seen = list(itertools.accumulate(seen, max))
+    limits = []
+    for n in range(len(seen)):
+        stays = (m for m in range(n, len(seen)) if seen[m : m + PLATEAU] == [seen[m]] * PLATEAU)
+        limits.append(seen[next(stays, len(seen) - 1)])
+    return limits
 
 
 def run(control, args):
@@ -67,9 +87,11 @@ def run(control, args):
     command = [str(HERE / "vm"), "run", "--out", str(folder), "--timeout", str(TIMEOUT_S), "--module", "tun"]
     command += [str(HERE / "congestion.sh"), str(args.kuroshio), str(args.hold), control, *path]
     subprocess.run(command, check=True)
-    simulated = subprocess.run([str(args.window), control, *path], check=True, capture_output=True, text=True)
-    traces = {kind: probe_trace(folder / f"{kind}.json") for kind in ("module", "bpf")}
-    traces["simulator"] = json.loads(simulated.stdout)["cwnd_segments"]
+    traces = {kind: sampled(folder / f"{kind}.csv") for kind in ("module", "bpf")}
+    windows = ",".join(map(str, opened(folder / "module.json")))
+    command = [str(args.window), control, *path[:3], windows, *path[3:]]
+    simulated = subprocess.run(command, check=True, capture_output=True, text=True)
+    traces["simulator"] = json.loads(simulated.stdout)["ms_cwnd_ssthresh"]
     lost = {
         kind: json.loads((folder / f"{kind}-stats.json").read_text())["links"][0]["lost"]["frames"]
         for kind in ("module", "bpf")
@@ -88,7 +110,7 @@ def judge(result):
             s = seen[n] if n < len(seen) else None
             ok = e is not None and s is not None
             if ok:
-                ok = abs(s["after"] / e["after"] - 1) <= VALLEY_TOLERANCE
+                ok = abs(s["threshold"] / e["threshold"] - 1) <= THRESHOLD_TOLERANCE
                 if e["growth_per_rtt"] and s["growth_per_rtt"]:
                     ok = ok and abs(s["growth_per_rtt"] / e["growth_per_rtt"] - 1) <= GROWTH_TOLERANCE
             rows.append({"kind": kind, "loss": n + 1, "seen": s, "ok": ok})
@@ -99,16 +121,16 @@ def judge(result):
 def table(results):
     """Markdown."""
     out = [
-        "| control | loss | of | window before | after recovery | growth per RTT | within |",
+        "| control | loss | of | window before | threshold set | growth per RTT | within |",
         "|---|---|---|---|---|---|---|",
     ]
     for result in results:
         for r in sorted(result["rows"], key=lambda r: r["loss"]):
-            s = r["seen"] or {"before": "-", "after": "-", "growth_per_rtt": None}
+            s = r["seen"] or {"before": "-", "threshold": "-", "growth_per_rtt": None}
             growth = "-" if s["growth_per_rtt"] is None else f"{s['growth_per_rtt']:.2f}"
             word = "yes" if r["ok"] else "NO"
             out.append(
-                f"| {result['control']} | {r['loss']} | {r['kind']} | {s['before']} | {s['after']} | {growth} | {word} |"
+                f"| {result['control']} | {r['loss']} | {r['kind']} | {s['before']} | {s['threshold']} | {growth} | {word} |"
             )
     return "\n".join(out)
 

@@ -4,8 +4,8 @@
 #
 #   congestion.sh KUROSHIO HOLD CONTROL SECONDS RATE_MBPS ONE_WAY_DELAY_MS NTH...
 #
-# Path: two hosts of the testbed, a link with a queue that is never full. `kuroshio probe` reads the window once
-# per 100 ms. Its control connection is flow 1, the data flow 2. tcp_bic gets the parameters of Linux 2.6.14, which
+# Path: two hosts of the testbed, a link with a queue that is never full. `kuroshio testbed tcp` reads the window once
+# per 10 ms, `kuroshio probe` what the receiver offers once per 100 ms. Its control connection is flow 1, the data flow 2. tcp_bic gets the parameters of Linux 2.6.14, which
 # bpf/bic.bpf.c has.
 set -eu
 kuroshio=$1 hold=$2 control=$3 seconds=$4 rate_mbps=$5 delay_ms=$6
@@ -78,7 +78,10 @@ measure() { # measure NAME
     up "lose = \"$names\"
 [link.reverse]
 lose = \"none\""
+    "$kuroshio" testbed tcp left --interval 10ms --for "$((seconds + 2))s" >"$work/$1.csv" &
+    sampler=$!
     probe "$seconds" >"$work/$1.json" || { cat "$work/$1.json" >&2; exit 1; }
+    wait "$sampler"
     down "$1"
 }
 
@@ -91,4 +94,4 @@ parameters=
 # shellcheck disable=SC2086
 modprobe -d "$KUROSHIO_VM_MODULES" "tcp_$control" $parameters
 measure module
-cp "$work"/bpf*.json "$work"/module*.json /run/out/
+cp "$work"/bpf*.json "$work"/module*.json "$work"/*.csv /run/out/

@@ -169,6 +169,13 @@ impl Receiver {
         }
     }
 
+    /// Gives the effective window another size, as a receive buffer that the kernel tunes while data come. A
+    /// smaller one takes nothing back that was offered; a larger one than the receiver was made with is that.
+    pub fn set_window(&mut self, window: u64) {
+        let largest = FIELD_MAX << self.scale;
+        self.config.window = window.min(largest);
+    }
+
     /// A segment has arrived.
     #[inline]
     pub fn handle_segment(&mut self, now: PicoTime, segment: &Segment) {
