@@ -133,7 +133,9 @@ fn read(words: &[String]) -> Option<(Path, u64, Vec<u64>)> {
     let [control, seconds, rate_mbps, delay_ms, offered, lost @ ..] = words else {
         return None;
     };
-    let offered = offered.split(',').map(|n| n.parse().ok().filter(|n| *n <= WINDOW));
+    let offered = offered
+        .split(',')
+        .map(|n| n.parse().ok().filter(|n| *n <= WINDOW));
     let offered: Vec<u64> = offered.collect::<Option<_>>()?;
     let lost = lost.iter().map(|n| n.parse()).collect::<Result<Vec<u64>, _>>();
     let path = Path::new(

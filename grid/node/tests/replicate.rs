@@ -189,10 +189,7 @@ fn what_was_fetched_is_not_fetched_again() {
         now.state == "done"
     });
     // Whole chunks of 1 MiB were kept; every stream leaves some behind in parts, how many is the machine's mood.
-    assert!(
-        (before / 2..24 << 20).contains(&least),
-        "begun again at {least}"
-    );
+    assert!((before / 2..24 << 20).contains(&least), "begun again at {least}");
     assert!(read(&g, "/f").expect("read") == content);
 }
 

@@ -265,6 +265,59 @@ fn whole_cores(rate: u64, core_rate: u64, percent: u64) -> usize {
         .max(1)
 }
 
+/// The cores of a rail for interrupts, the stack and the application, by how many there are; says what must share.
+fn shared_out<'a>(
+    name: &str,
+    cores: &'a [u32],
+    rate: u64,
+    core_rate: BitRate,
+    explain: &mut Vec<String>,
+) -> [&'a [u32]; 3] {
+    let need = |percent| whole_cores(rate, core_rate.bps(), percent);
+    let (interrupts, stack, application) = (need(40), need(60), need(1));
+    if cores.len() >= interrupts + stack + application {
+        let (a, rest) = cores.split_at(interrupts);
+        let (b, rest) = rest.split_at(stack);
+        [a, b, &rest[..application]]
+    } else if cores.len() > 1 && cores.len() >= interrupts + stack {
+        explain.push(format!(
+            "{name}: application and stack share cores: there are {}",
+            cores.len()
+        ));
+        let (a, rest) = cores.split_at(interrupts);
+        [a, &rest[..stack], &rest[..stack]]
+    } else {
+        explain.push(format!(
+            "{name}: interrupts, stack and application share {} cores",
+            cores.len()
+        ));
+        [cores; 3]
+    }
+}
+
+/// As many cores of another node; rails of several cards keep cores of their own there too.
+fn cores_there(machine: &Machine, node: u32, rail: &Rail, count: usize) -> Vec<u32> {
+    let there = machine.node(node).map(|n| n.cores.as_slice()).unwrap_or_default();
+    let from = (rail.number as usize - 1) * count % there.len().max(1);
+    let round = there.iter().cycle().skip(from);
+    round.take(count.min(there.len())).copied().collect()
+}
+
+/// What a person should know about a rail before it is used.
+fn say_limits(name: &str, machine: &Machine, rail: &Rail, explain: &mut Vec<String>) {
+    let node = rail.node;
+    if rail.card.is_some() && rail.card_node.is_none() && machine.nodes.len() > 1 {
+        explain.push(format!(
+            "{name}: the card's node is not known; node {node} was given to it"
+        ));
+    }
+    if rail.shares_cores {
+        explain.push(format!(
+            "{name}: other rails use the same core: node {node} has fewer cores than cards"
+        ));
+    }
+}
+
 fn one(
     machine: &Machine,
     rail: &Rail,
@@ -273,33 +326,13 @@ fn one(
     request: &PlanRequest,
     explain: &mut Vec<String>,
 ) -> RailPlan {
-    let need = |percent| whole_cores(rate, request.core_rate.bps(), percent);
-    let (interrupts, stack, application) = (need(40), need(60), need(1));
     let name = format!("rail {} ({})", rail.number, rail.id);
-    let cores = rail.cores.as_slice();
     let other = match request.placement {
         Placement::Local => None,
         Placement::Other => machine.other_node(rail.node),
     };
-    let (irq_cores, stack_cores, app_cores): (&[u32], &[u32], &[u32]) =
-        if cores.len() >= interrupts + stack + application {
-            let (a, rest) = cores.split_at(interrupts);
-            let (b, rest) = rest.split_at(stack);
-            (a, b, &rest[..application])
-        } else if cores.len() > 1 && cores.len() >= interrupts + stack {
-            explain.push(format!(
-                "{name}: application and stack share cores: there are {}",
-                cores.len()
-            ));
-            let (a, rest) = cores.split_at(interrupts);
-            (a, &rest[..stack], &rest[..stack])
-        } else {
-            explain.push(format!(
-                "{name}: interrupts, stack and application share {} cores",
-                cores.len()
-            ));
-            (cores, cores, cores)
-        };
+    let [irq_cores, stack_cores, app_cores] =
+        shared_out(&name, &rail.cores, rate, request.core_rate, explain);
     let all = |cores: &[u32]| -> Vec<u32> {
         cores
             .iter()
@@ -307,19 +340,9 @@ fn one(
             .flat_map(|c| c.pus.iter().copied())
             .collect()
     };
-    let mut application_pus = all(app_cores);
+    let mut application = all(app_cores);
     if let Some(node) = other {
-        let there = machine.node(node).map(|n| n.cores.as_slice()).unwrap_or_default();
-        // Rails of several cards keep cores of their own there too.
-        let from = (rail.number as usize - 1) * app_cores.len() % there.len().max(1);
-        let taken: Vec<u32> = there
-            .iter()
-            .cycle()
-            .skip(from)
-            .take(app_cores.len().min(there.len()))
-            .copied()
-            .collect();
-        application_pus = all(&taken);
+        application = all(&cores_there(machine, node, rail, app_cores.len()));
         explain.push(format!(
             "{name}: application and memory on node {node}, away from the card"
         ));
@@ -329,18 +352,7 @@ fn one(
             rail.node
         ));
     }
-    if rail.card.is_some() && rail.card_node.is_none() && machine.nodes.len() > 1 {
-        explain.push(format!(
-            "{name}: the card's node is not known; node {} was given to it",
-            rail.node
-        ));
-    }
-    if rail.shares_cores {
-        explain.push(format!(
-            "{name}: other rails use the same core: node {} has fewer cores than cards",
-            rail.node
-        ));
-    }
+    say_limits(&name, machine, rail, explain);
     let window = BitRate::new(rate).map_or(0, |r| r.bytes_in(request.rtt));
     let memory_node = other.unwrap_or(rail.node);
     let memory_bytes = window.saturating_mul(WINDOWS);
@@ -351,7 +363,7 @@ fn one(
         ));
     }
     explain.push(format!(
-        "{name}: {rate} of {carries} bit/s: interrupts on {irq_cores:?}, stack on {stack_cores:?}, application on {application_pus:?}, \
+        "{name}: {rate} of {carries} bit/s: interrupts on {irq_cores:?}, stack on {stack_cores:?}, application on {application:?}, \
          buffers of 3 * rate * {} on node {memory_node}",
         request.rtt
     ));
@@ -364,7 +376,7 @@ fn one(
         rate_bps: rate,
         carries_bps: carries,
         application_node: other.unwrap_or(rail.node),
-        application: application_pus,
+        application,
         stack: all(stack_cores),
         stack_cores: stack_cores.to_vec(),
         interrupts: all(irq_cores),
