@@ -84,7 +84,7 @@ def run(control, args):
     folder = args.out / control
     folder.mkdir(parents=True, exist_ok=True)
     path = [str(SECONDS), str(RATE_MBPS), str(RTT_MS // 2), *map(str, LOST)]
-    command = [str(HERE / "vm"), "run", "--out", str(folder), "--timeout", str(TIMEOUT_S), "--module", "tun"]
+    command = [str(HERE / "vm"), "run", "--out", str(folder), "--timeout", str(TIMEOUT_S), "--module", "tun", "--module", "tcp_diag"]
     command += [str(HERE / "congestion.sh"), str(args.kuroshio), str(args.hold), control, *path]
     subprocess.run(command, check=True)
     traces = {kind: sampled(folder / f"{kind}.csv") for kind in ("module", "bpf")}

@@ -174,6 +174,10 @@ impl Sampler {
                             0 => Ok(()),
                             // A kernel without IPv6.
                             code if -code == libc::ENOENT && family != libc::AF_INET as u8 => Ok(()),
+                            code if -code == libc::ENOENT => Err(io::Error::new(
+                                io::ErrorKind::Unsupported,
+                                "this kernel tells nothing of TCP connections: load its module tcp_diag (modprobe tcp_diag)",
+                            )),
                             code => Err(io::Error::from_raw_os_error(-code)),
                         };
                     }
