@@ -31,20 +31,34 @@ THRESHOLD_TOLERANCE = 0.05
 GROWTH_TOLERANCE = 0.10
 GROWTH_RTTS = 15
 LEAST_RTTS = 5
+# A window that falls by this share was cut; the recovery is over after so many round trips.
+CUT = 0.05
+RECOVERY_RTTS = 3
 # A window that stays for so many samples is all that the receiver opens for now.
 PLATEAU = 3
 TIMEOUT_S = 3600
 
 
+def cuts(trace):
+    """Where a loss has begun to cut the window: it is CUT below the largest of the round trip before."""
+    found = []
+    for n, (at, window, threshold) in enumerate(trace):
+        recent = [row[1] for row in trace[:n] if row[0] >= at - RTT_MS]
+        if threshold is None or not recent or window >= max(recent) * (1 - CUT):
+            continue
+        if not found or at > trace[found[-1]][0] + RECOVERY_RTTS * RTT_MS:
+            found.append(n)
+    return found
+
+
 def events(trace):
     """Per loss, of rows (ms, window, threshold): the largest window of the round trip before, the threshold, the
     growth from it per round trip."""
-    changes = [n for n in range(1, len(trace)) if trace[n][2] != trace[n - 1][2] and trace[n][2] is not None]
-    found = []
-    for n, at in enumerate(changes):
+    found, begins = [], cuts(trace)
+    for n, at in enumerate(begins):
         begun, _, threshold = trace[at]
         # The run's end, and the next loss, end the look at the growth.
-        last = trace[changes[n + 1] - 1][0] if n + 1 < len(changes) else trace[-1][0]
+        last = trace[begins[n + 1] - 1][0] - RTT_MS if n + 1 < len(begins) else trace[-1][0]
         rtts = min(GROWTH_RTTS, (last - begun) // RTT_MS - 1)
         growth = None
         if rtts >= LEAST_RTTS:
@@ -84,7 +98,8 @@ def run(control, args):
     folder = args.out / control
     folder.mkdir(parents=True, exist_ok=True)
     path = [str(SECONDS), str(RATE_MBPS), str(RTT_MS // 2), *map(str, LOST)]
-    command = [str(HERE / "vm"), "run", "--out", str(folder), "--timeout", str(TIMEOUT_S), "--module", "tun", "--module", "tcp_diag"]
+    command = [str(HERE / "vm"), "run", "--out", str(folder), "--timeout", str(TIMEOUT_S)]
+    command += ["--module", "tun", "--module", "tcp_diag"]
     command += [str(HERE / "congestion.sh"), str(args.kuroshio), str(args.hold), control, *path]
     subprocess.run(command, check=True)
     traces = {kind: sampled(folder / f"{kind}.csv") for kind in ("module", "bpf")}

@@ -33,7 +33,11 @@ impl TestGrid {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             database: None,
-            timing: Timing::default(),
+            // A busy machine may be silent for longer than the default.
+            timing: Timing {
+                down_after_ms: 60_000,
+                ..Timing::default()
+            },
             replication: kuroshio_metad::Replication::default(),
             routes: Vec::new(),
         };

@@ -17,6 +17,9 @@ use tempfile::TempDir;
 /// Longest wait for a state.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// Silence after which a node is down where a test does not ask for less, milliseconds.
+const PATIENT_MS: u64 = 60_000;
+
 pub struct TestGrid {
     // Nodes end before the service, the service before its folder goes.
     pub nodes: Vec<Option<Node>>,
@@ -43,6 +46,10 @@ impl TestGrid {
             routes: Vec::new(),
         };
         change(&mut config);
+        // A busy machine may be silent for longer than a service's default: nodes are lost where a test says so.
+        if config.timing.down_after_ms == Timing::default().down_after_ms {
+            config.timing.down_after_ms = PATIENT_MS;
+        }
         config.save(&dir.path().join("metad")).expect("configuration");
         let mut grid = Self {
             nodes: Vec::new(),
