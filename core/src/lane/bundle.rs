@@ -154,11 +154,10 @@ impl<T: Load> Bundle<T> {
 
     /// The next datagram to send now.
     pub fn poll_datagram(&mut self, now: PicoTime) -> Option<Datagram<T>> {
-        self.out.check_health(now);
+        let in_use = self.out.check_health(now);
         if let Some((lane, answer)) = self.answers.pop_front() {
             return self.control(now, lane, answer);
         }
-        let in_use = self.out.in_use(now);
         for lane in 0..self.out.lanes.len() {
             let state = &mut self.out.lanes[lane];
             if state.dropped {

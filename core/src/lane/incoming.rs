@@ -371,7 +371,13 @@ impl<T> Incoming<T> {
         }
         if sent_ns >= self.in_use_ns {
             self.in_use_ns = sent_ns;
-            self.in_use = in_use;
+            if self.in_use != in_use {
+                self.in_use = in_use;
+                // Before the first packet of a lane that is back.
+                for index in 0..self.lanes.len() {
+                    self.is_left_out(now_ns, index);
+                }
+            }
         }
         if let Some(lane) = self.lanes.get_mut(lane) {
             lane.passed = lane.passed.max(next);

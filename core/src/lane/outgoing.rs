@@ -344,17 +344,18 @@ impl<T: Load> Outgoing<T> {
         u64::try_from(predicted.unwrap_or(u128::MAX)).unwrap_or(u64::MAX)
     }
 
-    /// Notes deaths, and which lane is alone in use.
-    pub fn check_health(&mut self, now: PicoTime) {
+    /// Notes deaths, and which lane is alone in use; the lanes in use.
+    pub fn check_health(&mut self, now: PicoTime) -> u16 {
         for lane in &mut self.lanes {
             if lane.health.check(now) {
                 lane.outages += 1;
             }
         }
-        let mask = self.in_use(now);
+        let in_use = self.in_use(now);
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            lane.set_alone(mask == 1 << index);
+            lane.set_alone(in_use == 1 << index);
         }
+        in_use
     }
 
     /// Sends something that is no packet of the tunnel at once; its time is taken from the lane.
