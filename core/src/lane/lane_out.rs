@@ -294,16 +294,21 @@ impl LaneOut {
         self.set_rate(self.config.capacity);
     }
 
-    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts.
-    pub fn penalise(&mut self, now: PicoTime, why: LaneState) {
+    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts; one that is judged by what is `young` no
+    /// longer than that.
+    pub fn penalise(&mut self, now: PicoTime, why: LaneState, young: bool) {
+        let short = JUDGE_EVERY + JUDGE_EVERY;
         if let Some((_, until)) = self.penalty
             && now < until
         {
-            self.penalty = Some((why, until.max(now + JUDGE_EVERY + JUDGE_EVERY)));
+            self.penalty = Some((why, until.max(now + short)));
             return;
         }
         self.outages += 1;
-        self.penalty = Some((why, now + self.penalty_next));
-        self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
+        let time = if young { short } else { self.penalty_next };
+        self.penalty = Some((why, now + time));
+        if !young {
+            self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
+        }
     }
 }

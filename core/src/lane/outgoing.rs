@@ -35,7 +35,8 @@
 //!
 //! and (with `guard`) a lane whose absence would raise it is not used for [`PENALTY_MIN`](super::lane_out::PENALTY_MIN), then twice as long each
 //! time; while a stream runs, which the change of its round trip would disturb, a lane in use must cost it a tenth. Lanes are judged when one comes up, with every
-//! report while one is young, and then every [`JUDGE_EVERY`]: so a lane that is of no use is not waited for by the first stream. So is a
+//! report while one is young, and then every [`JUDGE_EVERY`]: so a lane that is of no use is not waited for by the first stream, and one
+//! that seemed so while it was young is back after two seconds. Left out as well is a
 //! lane whose least delay, or half its round trip, is more than `skew_max` above the fastest one's.
 
 use super::{
@@ -234,6 +235,7 @@ impl<T: Load> Outgoing<T> {
 
     /// Applies the rule.
     fn judge(&mut self, now: PicoTime) {
+        let young = now < self.young_until;
         let up = |lane: &LaneOut| lane.health.is_up() && !lane.dropped;
         let mut set: Vec<usize> = (0..self.lanes.len()).filter(|i| up(&self.lanes[*i])).collect();
         while self.guard && set.len() > 1 {
@@ -249,7 +251,7 @@ impl<T: Load> Outgoing<T> {
                 LaneState::TooSlow
             };
             set.retain(|i| *i != out);
-            self.lanes[out].penalise(now, why);
+            self.lanes[out].penalise(now, why, young);
         }
         let fastest = set.iter().filter_map(|i| self.lanes[*i].delay_ns).min();
         let shortest = set.iter().filter_map(|i| self.lanes[*i].health.rtt()).min();
@@ -267,7 +269,7 @@ impl<T: Load> Outgoing<T> {
                 .rtt()
                 .map(|rtt| rtt - shortest > most.saturating_mul(2));
             if later == Some(true) || longer == Some(true) {
-                lane.penalise(now, LaneState::TooSlow);
+                lane.penalise(now, LaneState::TooSlow, young);
             }
         }
     }

@@ -99,7 +99,7 @@ fn goodputs(cell: &Cell) -> Result<Goodputs, ConfigError> {
         let alone = |seed| Ok((bulk_tcp_alone(lane, seed, bulk(MTU_BYTES.1)), ()));
         *bps = median(cell, alone)?.0.goodput_bps;
     }
-    let status = pair.near.status(bulk(MTU_BYTES.0).to);
+    let status = pair.near.status(result.ended);
     let states: Vec<&str> = status.lanes.iter().map(|l| l.state.name()).collect();
     let mut found = Goodputs {
         bundle_bps: result.goodput_bps,
