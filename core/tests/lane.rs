@@ -369,6 +369,44 @@ fn a_cut_lane_is_out_within_three_round_trips_and_back() {
 }
 
 #[test]
+fn a_slow_lane_that_is_back_in_use_is_waited_for_at_once() {
+    let mut slow = TrialLane::new(mbps(50), ms(60));
+    // Beyond `skew_max` for three seconds, so that it is left out for ten.
+    let to = |s: u64, delay| (PicoDuration::from_secs(s), WanChange::OneWayDelay(delay));
+    slow.path.schedule.steps = vec![to(3, ms(400)), to(6, ms(60))];
+    let lanes = [TrialLane::new(mbps(50), ms(10)), slow];
+    let config = BundleConfig::new(Mode::Deskew, &[mbps(50), mbps(50)]);
+    let mut pair = Pair::<Packet>::new(&config, &lanes, FarClock::default(), 5).expect("configuration");
+    let (mut now, mut sent, mut came) = (PicoTime::ZERO, 0u64, Vec::new());
+    let (mut out, mut back) = (None, None);
+    let at = |n: u64| PicoTime::from_ms(1_000 + n);
+    while now < PicoTime::from_secs(25) {
+        if now >= at(sent) {
+            match pair.near.status(now).lanes[1].state {
+                LaneState::TooSlow => drop(out.get_or_insert(sent)),
+                LaneState::Used if out.is_some() => drop(back.get_or_insert(sent)),
+                _ => {}
+            }
+            pair.enter_near(now, Packet::new(sent, now, 1_000));
+            sent += 1;
+        }
+        pair.run(now);
+        let left = pair.at_far.drain(..);
+        came.extend(left.map(|(left, d)| (d.packet.id, left - d.packet.entered)));
+        now = pair.next_wakeup().min(at(sent)).max(now);
+    }
+    let back = back.expect("the lane is back");
+    let delay = |id: u64| came.iter().find(|(its, _)| *its == id).expect("a packet").1;
+    let (before, after) = (delay(back - 500), delay(back + 500));
+    assert!(before < ms(15), "{before}: waited for while it is out");
+    assert!(after > ms(60), "{after}: not waited for");
+    // Half of what is sent until the far end is told so: a quarter of a round trip, and a delay.
+    let of = back..back + 1_000;
+    let lost = 1_000 - came.iter().filter(|(id, _)| of.contains(id)).count();
+    assert!(lost <= 10, "{lost} lost");
+}
+
+#[test]
 fn a_mirror_loses_nothing_when_a_lane_dies() {
     let lanes = [
         TrialLane::new(mbps(50), ms(10)),

@@ -145,7 +145,8 @@ fn a_lane_that_would_make_it_slower_is_left_out() {
     // And one that is too far away.
     let outcome = Cell::new(Mode::Deskew, &[(20, 20), (20, 400)]).run(10, 40);
     assert_eq!(outcome.near.lanes[1].state, LaneState::TooSlow);
-    assert!(outcome.share_of_best >= BEST_LESS_HEADER * 95 / 100);
+    // The one lane is paced at its rate; probes and reports take 5 of 1000 of so narrow a one.
+    assert!(outcome.share_of_best >= BEST_LESS_HEADER * 993 / 1_000);
 }
 
 #[test]
@@ -160,17 +161,18 @@ fn a_lane_cut_and_restored() {
     assert!(outcome.share_of_sum <= 1_000 * 5 / 6 + 10, "the cut is a cut");
 }
 
-/// A download of 20 MiB that begins when the tunnel has been up for 4 s: its goodput, and that over the best lane alone.
-fn download(rates: &[u32], repair: bool, lanes: &[TrialLane]) -> (u64, u64) {
+/// A download of 20 MiB that begins when the tunnel has been up for so long, s.
+fn download_at(start: u64, rates: &[u32], repair: bool, lanes: &[TrialLane]) -> Download {
     let rates: Vec<BitRate> = rates.iter().map(|r| BitRate::from_mbps(*r)).collect();
     let mut config = BundleConfig::new(Mode::Deskew, &rates);
     config.repair = repair;
+    let start = PicoTime::from_secs(start);
     let bulk = |mtu_bytes| Bulk {
         algorithm: Algorithm::Cubic,
         mtu_bytes,
-        start: PicoTime::from_secs(4),
-        from: PicoTime::from_secs(4),
-        to: PicoTime::from_secs(60),
+        start,
+        from: start,
+        to: start + PicoDuration::from_secs(60),
         bytes: Some(20 << 20),
     };
     let (result, pair) =
@@ -178,9 +180,43 @@ fn download(rates: &[u32], repair: bool, lanes: &[TrialLane]) -> (u64, u64) {
     let alone = lanes
         .iter()
         .map(|lane| bulk_tcp_alone(lane, 1, bulk(1_500)).goodput_bps);
-    let states = pair.near.status(PicoTime::from_secs(6));
-    println!("{result:?} {states:?}");
-    (result.goodput_bps, alone.max().expect("a lane"))
+    let near = pair.near.status(start + PicoDuration::from_secs(2));
+    println!("{result:?} {near:?}");
+    Download {
+        bundle_bps: result.goodput_bps,
+        alone_bps: alone.max().expect("a lane"),
+        near,
+    }
+}
+
+struct Download {
+    bundle_bps: u64,
+    /// Over the best lane alone.
+    alone_bps: u64,
+    near: BundleStatus,
+}
+
+impl Download {
+    /// Whether the bundle was no slower than the best lane alone less the tunnel's header.
+    fn holds(&self) -> bool {
+        self.bundle_bps * (OUTSIDE.0 * INSIDE.1) >= self.alone_bps * (INSIDE.0 * OUTSIDE.1)
+    }
+}
+
+/// One that begins after 4 s: its goodput, and that over the best lane alone.
+fn download(rates: &[u32], repair: bool, lanes: &[TrialLane]) -> (u64, u64) {
+    let done = download_at(4, rates, repair, lanes);
+    (done.bundle_bps, done.alone_bps)
+}
+
+fn jittery(mbps: u32, one_way_delay_ms: u64, sigma_ms: u64) -> TrialLane {
+    let mut lane = TrialLane::new(BitRate::from_mbps(mbps), PicoDuration::from_ms(one_way_delay_ms));
+    lane.path.jitter = Jitter::Normal {
+        sigma: PicoDuration::from_ms(sigma_ms),
+        limit: PicoDuration::from_ms(4 * sigma_ms),
+    };
+    lane.path.order = Order::Free;
+    lane
 }
 
 #[test]
@@ -195,15 +231,21 @@ fn acknowledgements_come_back_on_the_fastest_lane() {
 #[test]
 fn jitter_that_reorders_loses_nothing() {
     // mqvpn's jit_5: both lanes with a normal jitter of 5 ms.
-    let mut lane = TrialLane::new(BitRate::from_mbps(50), PicoDuration::from_ms(20));
-    lane.path.jitter = Jitter::Normal {
-        sigma: PicoDuration::from_ms(5),
-        limit: PicoDuration::from_ms(20),
-    };
-    lane.path.order = Order::Free;
-    let (bundle, _) = download(&[50, 50], false, &[lane.clone(), lane]);
+    let lane = jittery(50, 20, 5);
+    let (bundle, _) = download(&[50, 50], false, &[lane.clone(), lane.clone()]);
     // Its published figure, over HTTP/3 with BBR, is 61.4.
     assert!(bundle > 40_000_000, "{bundle}");
+    // With repair acknowledgements are quick on lanes that keep their order; here their jitter would end the slow start.
+    let lanes = [lane.clone(), lane];
+    let done = download_at(2, &[50, 50], true, &lanes);
+    assert!(done.bundle_bps > 55_000_000, "{}", done.bundle_bps);
+    // What is late is not lost.
+    assert!(done.near.lanes.iter().all(|lane| lane.state == LaneState::Used));
+    assert!(
+        done.near.lanes.iter().all(|lane| lane.loss_ppm < 1_000),
+        "{:?}",
+        done.near
+    );
 }
 
 #[test]
@@ -217,4 +259,43 @@ fn a_slow_lane_that_adds_little_is_left_out() {
         bundle * 1_000 >= alone * BEST_LESS_HEADER * 90 / 100,
         "{bundle} {alone}"
     );
+}
+
+#[test]
+fn where_a_second_lane_hurts_the_best_one_alone_is_not_faster() {
+    // mqvpn's fiber_lte and rtt_320: the download begins 2 s after the tunnel, and no stream has yet shown what the lanes do.
+    let lane = |mbps, ms| TrialLane::new(BitRate::from_mbps(mbps), PicoDuration::from_ms(ms));
+    let lte = jittery(30, 40, 8).losing(Ratio::new(5, 1_000).expect("a ratio"));
+    for (rates, lanes) in [
+        ([300, 30], [lane(300, 8), lte]),
+        ([50, 50], [lane(50, 20), lane(50, 320)]),
+    ] {
+        let done = download_at(2, &rates, true, &lanes);
+        assert_eq!(done.near.lanes[1].state, LaneState::TooSlow, "{rates:?}");
+        assert!(
+            done.holds(),
+            "{rates:?}: {} of {}",
+            done.bundle_bps,
+            done.alone_bps
+        );
+    }
+}
+
+#[test]
+fn a_lane_that_adds_little_far_away_stays_while_a_long_stream_gains() {
+    // 10:1 with 150 ms between them: a tenth more, and a stream of 100 MB feels it.
+    let cell = Cell::new(Mode::Deskew, &[(50, 20), (5, 170)]);
+    let bulk = Bulk {
+        algorithm: Algorithm::Cubic,
+        mtu_bytes: 1_424,
+        start: PicoTime::from_secs(4),
+        from: PicoTime::from_secs(4),
+        to: PicoTime::from_secs(5),
+        bytes: None,
+    };
+    let mut config = BundleConfig::new(Mode::Deskew, &[BitRate::from_mbps(50), BitRate::from_mbps(5)]);
+    config.repair = true;
+    let (_, pair) = bulk_tcp(&config, &cell.lanes, FarClock::default(), 1, bulk).expect("configuration");
+    let states = |s: BundleStatus| s.lanes.iter().map(|l| l.state).collect::<Vec<_>>();
+    assert_eq!(states(pair.near.status(bulk.to)), [LaneState::Used; 2]);
 }

@@ -60,7 +60,7 @@ impl<T: Load> Bundle<T> {
             self.inward.counters.invalid += 1;
             return;
         }
-        self.inward.note_datagram(lane, datagram.lane_number);
+        self.inward.note_datagram(arrived, lane, datagram.lane_number);
         match datagram.body {
             Body::Data {
                 number,
@@ -145,6 +145,7 @@ impl<T: Load> Bundle<T> {
             && lane.health.handle_answer(now, arrived, id, sent_ns, answered_ns)
         {
             lane.revive();
+            self.out.note_up(now);
         }
         if let Some(rtt) = self.out.least_rtt(now) {
             self.inward.set_rtt(rtt);
@@ -153,11 +154,10 @@ impl<T: Load> Bundle<T> {
 
     /// The next datagram to send now.
     pub fn poll_datagram(&mut self, now: PicoTime) -> Option<Datagram<T>> {
-        self.out.check_health(now);
+        let in_use = self.out.check_health(now);
         if let Some((lane, answer)) = self.answers.pop_front() {
             return self.control(now, lane, answer);
         }
-        let in_use = self.out.in_use(now);
         for lane in 0..self.out.lanes.len() {
             let state = &mut self.out.lanes[lane];
             if state.dropped {
@@ -180,7 +180,7 @@ impl<T: Load> Bundle<T> {
             let asked = self.inward.poll_asked(now);
             if !asked.is_empty() || now >= self.next_report {
                 self.next_report = now + REPORT_EVERY;
-                let report = Body::Report(self.inward.report(asked));
+                let report = Body::Report(self.inward.report(now, asked));
                 return self.control(now, lane, report);
             }
         }

@@ -71,6 +71,11 @@ impl Health {
         self.smoothed
     }
 
+    /// Longest round trip of late: of the last [`WORST_WINDOW`] at least.
+    pub fn longest_rtt(&self) -> Option<PicoDuration> {
+        self.smoothed.map(|rtt| rtt.max(self.worst.1).max(self.worst.2))
+    }
+
     /// The peer's clock less ours in ns, and its bound.
     pub fn offset_ns(&self) -> Option<(i64, u64)> {
         self.best

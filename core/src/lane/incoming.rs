@@ -9,12 +9,14 @@
 //! A probe counts as a full packet would: with its serialisation at the lane's capacity and the sender's smoothing added, so that the first
 //! full packet of a slow lane is not late.
 //!
-//! **Quick** packets (see `outgoing.rs`) leave as soon as it is their turn.
+//! **Quick** packets (see `outgoing.rs`) leave as soon as it is their turn, unless a lane in use reorders by more than [`QUICK_SPREAD_NS`]: then its
+//! jitter would show in every round trip.
 //!
 //! **Missing**: number `n` is missing when every lane in use has delivered a number above it (or a probe that says that
 //! such were sent) and it is not here. Where a lane was seen to reorder, its spread of delay is waited for besides.
 
 use super::{
+    arrivals::Arrivals,
     clock::{StampClock, Trend},
     config::{BundleConfig, Mode},
     playout::{Arrived, Delivery, PlayOut, Rules, Verdict},
@@ -36,13 +38,16 @@ pub const MISSING_MAX: usize = 8_192;
 const DELAY_LIMIT_NS: i64 = 60_000_000_000;
 /// Window of a lane's least and largest delay, ns.
 const SPREAD_WINDOW_NS: i64 = 500_000_000;
-/// A lane that is there and not used for so long has been left out, ns.
+/// A lane that is there and not used for so long is left out, ns.
 const LEFT_OUT_NS: i64 = 1_000_000_000;
 /// Stands for a lane whose leaving has been seen to.
 const LONG_AGO_NS: i64 = i64::MIN / 2;
 
 /// Frame of a full packet on most paths.
 const FULL_FRAME_BYTES: u64 = 1_518;
+/// Spread of delay up to which a quick packet is not held, ns: by more than 4 ms of round trip a stream of CUBIC leaves slow start (HyStart; Linux
+/// `HYSTART_DELAY_MIN`).
+const QUICK_SPREAD_NS: i64 = 4_000_000;
 /// Times that a missing number is asked for.
 const ASKS_MAX: u8 = 3;
 
@@ -50,12 +55,8 @@ const ASKS_MAX: u8 = 3;
 struct LaneIn {
     /// All numbers below it were sent before what arrived here last.
     passed: u64,
-    /// The number on the lane after the highest.
-    end: u64,
-    arrived: u64,
-    reorders: bool,
-    /// Whether the peer has used it, and since when it does not although it is there, ns.
-    was_used: bool,
+    arrivals: Arrivals,
+    /// Since when the peer has not used it although it is there, ns.
     idle_ns: Option<i64>,
     train: Arriving,
     trend: Trend,
@@ -169,13 +170,9 @@ impl<T> Incoming<T> {
     }
 
     /// Any datagram has arrived on a lane.
-    pub fn note_datagram(&mut self, lane: usize, lane_number: u64) {
+    pub fn note_datagram(&mut self, arrived: PicoTime, lane: usize, lane_number: u64) {
         if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.arrived += 1;
-            if lane_number < lane.end {
-                lane.reorders = true;
-            }
-            lane.end = lane.end.max(lane_number.saturating_add(1));
+            lane.arrivals.note(ns(arrived), lane_number);
         }
     }
 
@@ -209,7 +206,7 @@ impl<T> Incoming<T> {
         {
             self.clock.set_drift(self.latest_stamp_ns, slope);
         }
-        // A lane that is not used yet counts, so that its first packet is not late; one that was left out does not.
+        // A lane that is not used yet counts, so that its first packet is not late; one that is left out does not.
         let counts = !self.is_left_out(now_ns, index);
         if counts && delay.saturating_sub(self.fastest_ns()) <= self.skew_ns {
             let full_ns = self.lanes.get(index).map_or(0, |lane| lane.full_ns);
@@ -236,37 +233,48 @@ impl<T> Incoming<T> {
         bit.is_some_and(|bit| self.in_use & bit != 0)
     }
 
-    /// Whether the peer has long ceased to use a lane that is there. When it just has, the play-out steps down to what the others need.
+    /// Whether the peer has not used a lane that is there for long. When it just has ceased to, and when it begins again, the play-out is set to
+    /// what the lanes in use need.
     fn is_left_out(&mut self, now_ns: i64, index: usize) -> bool {
         let used = self.is_used(index);
         let Some(lane) = self.lanes.get_mut(index) else {
             return true;
         };
-        if used || !lane.was_used {
-            lane.idle_ns = None;
-            return false;
+        let since = lane.idle_ns;
+        lane.idle_ns = if used { None } else { Some(since.unwrap_or(now_ns)) };
+        match since {
+            None => return false,
+            Some(LONG_AGO_NS) if used => self.set_play(now_ns, true),
+            Some(since) if !used && since != LONG_AGO_NS && now_ns - since >= LEFT_OUT_NS => {
+                lane.idle_ns = Some(LONG_AGO_NS);
+                self.set_play(now_ns, false);
+            }
+            Some(_) => {}
         }
-        let since = *lane.idle_ns.get_or_insert(now_ns);
-        if now_ns - since < LEFT_OUT_NS {
-            return false;
-        }
-        if since != LONG_AGO_NS {
-            lane.idle_ns = Some(LONG_AGO_NS);
-            self.step_down(now_ns);
-        }
-        true
+        !used && self.lanes[index].idle_ns == Some(LONG_AGO_NS)
     }
 
-    /// Sets the play-out time by the lanes in use alone.
-    fn step_down(&mut self, now_ns: i64) {
+    /// Sets the play-out time by the lanes in use alone: up for one that is back, else down.
+    fn set_play(&mut self, now_ns: i64, up: bool) {
+        let fastest = self.fastest_ns();
         let used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
         let most = used
             .filter_map(|(_, lane)| lane.range().map(|(_, most)| most + lane.full_ns))
+            .filter(|most| most.saturating_sub(fastest) <= self.skew_ns)
             .max();
-        let (Some(most), Some(play)) = (most, self.play.get()) else {
-            return;
-        };
-        self.play.set(now_ns, (most + self.margin_ns()).min(play));
+        if let (Some(most), Some(play)) = (most, self.play.get()) {
+            let want = most + self.margin_ns();
+            self.play
+                .set(now_ns, if up { want.max(play) } else { want.min(play) });
+        }
+    }
+
+    /// Whether packets are held to their play-out time. Where what is late is waited for (`repair`), a single lane that keeps its order has
+    /// nothing to be held for.
+    fn is_held(&self) -> bool {
+        let mut used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
+        let single = used.next().filter(|_| used.next().is_none());
+        !self.repair || single.is_none_or(|(_, lane)| lane.arrivals.reorders)
     }
 
     fn margin_ns(&self) -> i64 {
@@ -310,7 +318,8 @@ impl<T> Incoming<T> {
         self.missing.remove(&number);
         let stamp_at_ns = arrived_ns.saturating_sub(delay);
         let play = self.play.at(stamp_at_ns).unwrap_or(self.margin_ns);
-        let due_ns = if quick {
+        let quick = quick && self.reorder_ns() <= QUICK_SPREAD_NS;
+        let due_ns = if quick || !self.is_held() {
             now_ns
         } else {
             stamp_at_ns.saturating_add(play)
@@ -362,9 +371,12 @@ impl<T> Incoming<T> {
         }
         if sent_ns >= self.in_use_ns {
             self.in_use_ns = sent_ns;
-            self.in_use = in_use;
-            for (index, lane) in self.lanes.iter_mut().enumerate() {
-                lane.was_used |= in_use >> index.min(15) & 1 != 0;
+            if self.in_use != in_use {
+                self.in_use = in_use;
+                // Before the first packet of a lane that is back.
+                for index in 0..self.lanes.len() {
+                    self.is_left_out(now_ns, index);
+                }
             }
         }
         if let Some(lane) = self.lanes.get_mut(lane) {
@@ -401,10 +413,11 @@ impl<T> Incoming<T> {
         self.rtt_ns = rtt.as_ns() as i64;
     }
 
-    /// How long a missing number may be on a lane that reorders.
+    /// How long a missing number may be on a lane in use that reorders.
     fn reorder_ns(&self) -> i64 {
-        let widths = self.lanes.iter().filter(|lane| lane.reorders);
-        widths.map(LaneIn::width).max().unwrap_or(0)
+        let used = self.lanes.iter().enumerate().filter(|(i, _)| self.is_used(*i));
+        let widths = used.filter(|(_, lane)| lane.arrivals.reorders);
+        widths.map(|(_, lane)| lane.width()).max().unwrap_or(0)
     }
 
     /// Between two questions for the same number.
@@ -472,12 +485,15 @@ impl<T> Incoming<T> {
     }
 
     /// What the peer has to know.
-    pub fn report(&self, asked: Vec<u64>) -> Report {
-        let lanes = self.lanes.iter().enumerate().map(|(index, lane)| LaneReport {
-            lane: index as u8,
-            end: lane.end,
-            arrived: lane.arrived,
-            least_delay_ns: lane.range().map_or(i64::MAX, |(least, _)| least),
+    pub fn report(&mut self, now: PicoTime, asked: Vec<u64>) -> Report {
+        let lanes = self.lanes.iter_mut().enumerate().map(|(index, lane)| {
+            let (end, arrived) = lane.arrivals.settled(ns(now), lane.width());
+            LaneReport {
+                lane: index as u8,
+                end,
+                arrived,
+                least_delay_ns: lane.range().map_or(i64::MAX, |(least, _)| least),
+            }
         });
         Report {
             lanes: lanes.collect(),
@@ -504,7 +520,7 @@ impl<T> Incoming<T> {
     pub fn lane(&self, index: usize) -> (u64, Option<PicoDuration>) {
         self.lanes.get(index).map_or((0, None), |lane| {
             let width = lane.range().map(|_| PicoDuration::from_ns(lane.width() as u64));
-            (lane.arrived, width)
+            (lane.arrivals.total, width)
         })
     }
 }

@@ -21,8 +21,10 @@ use crate::{
     units::{BitRate, FrameBytes, PS_BITS_PER_BYTE, PicoDuration, PicoTime},
 };
 
-/// Thousandths of a stated rate that a lane is paced at.
+/// Thousandths of a stated rate that a lane is paced at beside others.
 pub const PACE_STATED: u64 = 995;
+/// The same while it is the only one in use: a queue on its path then parts it from no other lane.
+pub const PACE_ALONE: u64 = 1_000;
 /// Thousandths of a measured one.
 pub const PACE_MEASURED: u64 = 990;
 /// Probes and answers take one part of so many of a lane, unless that were too seldom (`health.rs`).
@@ -52,6 +54,8 @@ pub struct LaneOut {
     trains: Option<Trains>,
     pub health: Health,
     pub dropped: bool,
+    /// Whether it is the only one in use.
+    alone: bool,
     penalty: Option<(LaneState, PicoTime)>,
     penalty_next: PicoDuration,
     number: u64,
@@ -68,8 +72,12 @@ pub struct LaneOut {
     pub outages: u64,
 }
 
-fn paced(rate: BitRate, measured: bool) -> BitRate {
-    let thousandths = if measured { PACE_MEASURED } else { PACE_STATED };
+fn paced(rate: BitRate, measured: bool, alone: bool) -> BitRate {
+    let thousandths = match (measured, alone) {
+        (true, _) => PACE_MEASURED,
+        (false, true) => PACE_ALONE,
+        (false, false) => PACE_STATED,
+    };
     let bps = u128::from(rate.bps()) * u128::from(thousandths) / 1_000;
     let paced = BitRate::new(bps as u64).unwrap_or(BitRate::MIN);
     paced.clamp(PACER_RATE_MIN, PACER_RATE_MAX)
@@ -77,7 +85,7 @@ fn paced(rate: BitRate, measured: bool) -> BitRate {
 
 impl LaneOut {
     pub fn new(config: LaneConfig) -> Result<Self, ConfigError> {
-        let pacer = ByteClockPacer::new(paced(config.capacity, config.measured));
+        let pacer = ByteClockPacer::new(paced(config.capacity, config.measured, false));
         let mut lane = LaneOut {
             config,
             rate: config.capacity,
@@ -88,6 +96,7 @@ impl LaneOut {
                 .then(|| Trains::new(config.overhead_bytes + u64::from(TRAIN_PACKET_BYTES))),
             health: Health::default(),
             dropped: false,
+            alone: false,
             penalty: None,
             penalty_next: PENALTY_MIN,
             number: 0,
@@ -107,9 +116,19 @@ impl LaneOut {
     fn set_rate(&mut self, rate: BitRate) {
         self.rate = rate.min(self.config.capacity);
         // Clamped to the pacer's bounds, it is taken.
-        let _ = self.pacer.set_rate(paced(self.rate, self.config.measured));
+        let _ = self
+            .pacer
+            .set_rate(paced(self.rate, self.config.measured, self.alone));
         let probed = self.rate.time_for(2 * self.config.overhead_bytes + PROBE_BYTES);
         self.health.set_sparse(probed.saturating_mul(PROBES_ONE_OF));
+    }
+
+    /// Says whether it is the only one in use.
+    pub fn set_alone(&mut self, alone: bool) {
+        if self.alone != alone {
+            self.alone = alone;
+            self.set_rate(self.rate);
+        }
     }
 
     /// What its path carries.
@@ -156,7 +175,7 @@ impl LaneOut {
 
     /// What it is held to.
     pub fn paced(&self) -> BitRate {
-        paced(self.rate, self.config.measured)
+        paced(self.rate, self.config.measured, self.alone)
     }
 
     pub fn state(&self, now: PicoTime) -> LaneState {
@@ -226,7 +245,7 @@ impl LaneOut {
         let sent = report.end - self.reported.end;
         let came = report.arrived.saturating_sub(self.reported.arrived);
         self.recent.0 += sent;
-        // On a lane that reorders more may come than was sent in between: it was counted as lost before.
+        // More may come than was sent in between: what was later than the lane's spread was counted as lost before.
         self.recent.1 = (self.recent.1 + sent).saturating_sub(came);
         self.reported = report;
         if self.health.is_up() {
@@ -275,16 +294,21 @@ impl LaneOut {
         self.set_rate(self.config.capacity);
     }
 
-    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts.
-    pub fn penalise(&mut self, now: PicoTime, why: LaneState) {
+    /// Takes the lane out of use, or lets it stay out until the next judgement while the reason lasts; one that is judged by what is `young` no
+    /// longer than that.
+    pub fn penalise(&mut self, now: PicoTime, why: LaneState, young: bool) {
+        let short = JUDGE_EVERY + JUDGE_EVERY;
         if let Some((_, until)) = self.penalty
             && now < until
         {
-            self.penalty = Some((why, until.max(now + JUDGE_EVERY + JUDGE_EVERY)));
+            self.penalty = Some((why, until.max(now + short)));
             return;
         }
         self.outages += 1;
-        self.penalty = Some((why, now + self.penalty_next));
-        self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
+        let time = if young { short } else { self.penalty_next };
+        self.penalty = Some((why, now + time));
+        if !young {
+            self.penalty_next = PicoDuration::from_ps(self.penalty_next.as_ps() * 2).min(PENALTY_MAX);
+        }
     }
 }

@@ -43,6 +43,7 @@
 //! apart over [`SEEN_PACKETS`] numbers; [`MISSING_MAX`] numbers are asked for at a time. What goes beyond is counted.
 
 mod ack;
+mod arrivals;
 mod bundle;
 mod clock;
 mod config;

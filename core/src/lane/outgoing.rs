@@ -25,18 +25,24 @@
 //! ```text
 //!   rate(S)      = min( sum of the rates,  1.22 * MSS / (RTT * sqrt(p)) )
 //!   predicted(S) = Q / (Q / rate(S) + RTT * log2(rate(S) * RTT / 10 MSS)),  Q = 100 MB
-//!   RTT: the slowest lane's of S (with quick packets it is less: to the safe side)     p: share lost over S; with repair, lost twice in a row: p^2
+//!   RTT: half the longest of late of the slowest lane of S, for which the far end waits, and half the fastest's, on which quick
+//!        packets come back; without these the longest; of one lane alone its own
+//!   p:   share lost over S; with repair, lost twice in a row: p^2
 //! ```
 //!
 //! The second line is a transfer of 100 MB with its slow start (RFC 6928's first window of ten segments doubles each round trip):
 //! a lane that adds little and makes the round trip long makes such a transfer slower.
 //!
-//! and (with `guard`) a lane whose absence would raise it by more than a tenth is not used for [`PENALTY_MIN`](super::lane_out::PENALTY_MIN), then twice as long each time. So is a
+//! and (with `guard`) a lane whose absence would raise it is not used for [`PENALTY_MIN`](super::lane_out::PENALTY_MIN), then twice as long each
+//! time; while a stream runs, which the change of its round trip would disturb, a lane in use must cost it a tenth. Lanes are judged when one comes up, with every
+//! report while one is young, and then every [`JUDGE_EVERY`]: so a lane that is of no use is not waited for by the first stream, and one
+//! that seemed so while it was young is back after two seconds. Left out as well is a
 //! lane whose least delay, or half its round trip, is more than `skew_max` above the fastest one's.
 
 use super::{
     Load,
     config::{BundleConfig, ConfigError, HOLD_LIMIT, Mode},
+    health::Health,
     lane_out::LaneOut,
     status::{LaneState, OutCounters},
     wire::{Body, INSIDE_BYTES, LaneReport, NUMBER_END},
@@ -50,10 +56,16 @@ pub const MADE_UP_MAX: PicoDuration = PicoDuration::from_ms(20);
 const QUEUE_PACKETS_MIN: usize = 64;
 /// Between judgements.
 pub const JUDGE_EVERY: PicoDuration = PicoDuration::from_ms(1_000);
+/// How long a lane that has come up is looked at with every report: as the play-out time is learned (`playtime.rs`).
+const YOUNG: PicoDuration = PicoDuration::from_secs(2);
 /// Payload of a segment and 1.22 times 1000, for the prediction.
 const MSS_BITS: u128 = 1_400 * 8;
 /// Transfer of which the time is predicted, bits.
 const TRANSFER_BITS: u128 = 800_000_000;
+/// What a lane in use may cost a stream that runs: one part of so many.
+const TOLERATED_ONE_OF: u64 = 10;
+/// A stream runs when one part of so many of what the lanes carry is taken.
+const BUSY_ONE_OF: u64 = 8;
 /// How far a lane's share may fall behind the others'.
 const SHARE_LAG_PS: u64 = 100_000_000_000;
 
@@ -98,6 +110,11 @@ pub struct Outgoing<T> {
     again: VecDeque<u64>,
     copy: Option<(usize, u64, u64, T)>,
     judged: PicoTime,
+    /// While a lane has not been up for long.
+    young_until: PicoTime,
+    /// Whether a stream ran in the interval between the last judgements, and bytes of packets put on lanes in this one.
+    busy: bool,
+    carried_bytes: u64,
     pub counters: OutCounters,
 }
 
@@ -126,6 +143,9 @@ impl<T: Load> Outgoing<T> {
             again: VecDeque::new(),
             copy: None,
             judged: PicoTime::ZERO,
+            young_until: PicoTime::ZERO,
+            busy: false,
+            carried_bytes: 0,
             counters: OutCounters::default(),
         })
     }
@@ -186,65 +206,128 @@ impl<T: Load> Outgoing<T> {
             }
         }
         if now >= self.judged + JUDGE_EVERY {
-            self.judged = now;
+            self.look(now);
+        } else if now < self.young_until {
             self.judge(now);
         }
     }
 
-    /// Applies the rule.
-    fn judge(&mut self, now: PicoTime) {
+    /// A lane has come up: what is known of it is young, and looked at with every report.
+    pub fn note_up(&mut self, now: PicoTime) {
+        self.young_until = now + YOUNG;
+        self.judge(now);
+    }
+
+    /// Ends an interval between two judgements.
+    fn look(&mut self, now: PicoTime) {
         for lane in &mut self.lanes {
             lane.recent = (
                 lane.recent.0 - lane.recent.0 / 8,
                 lane.recent.1 - lane.recent.1 / 8,
             );
         }
+        let rate: u64 = self.used(now).map(|i| self.lanes[i].rate.bps()).sum();
+        let could = BitRate::new(rate).map_or(0, |rate| rate.bytes_in(now - self.judged));
+        self.busy = self.carried_bytes > could / BUSY_ONE_OF;
+        (self.judged, self.carried_bytes) = (now, 0);
+        self.judge(now);
+    }
+
+    /// Applies the rule.
+    fn judge(&mut self, now: PicoTime) {
+        let young = now < self.young_until;
         let up = |lane: &LaneOut| lane.health.is_up() && !lane.dropped;
         let mut set: Vec<usize> = (0..self.lanes.len()).filter(|i| up(&self.lanes[*i])).collect();
         while self.guard && set.len() > 1 {
-            let whole = self.predicted(&set);
-            let without = |out: usize| {
-                let rest: Vec<usize> = set.iter().copied().filter(|i| *i != out).collect();
-                self.predicted(&rest)
-            };
-            let best = set.iter().map(|i| (without(*i), *i)).max();
-            let Some((_, out)) = best.filter(|(better, _)| *better > whole + whole / 10) else {
+            let Some(out) = self.least_useful(now, &set) else {
                 break;
             };
+            // Without its loss it would be of use: then that is the reason.
+            let (whole, rest) = (self.predicted(&set, false), self.without(&set, out, false));
+            let lossy = rest <= whole + self.tolerated(now, out, whole);
+            let why = if lossy {
+                LaneState::Lossy
+            } else {
+                LaneState::TooSlow
+            };
             set.retain(|i| *i != out);
-            self.lanes[out].penalise(now, LaneState::Lossy);
+            self.lanes[out].penalise(now, why, young);
         }
         let fastest = set.iter().filter_map(|i| self.lanes[*i].delay_ns).min();
         let shortest = set.iter().filter_map(|i| self.lanes[*i].health.rtt()).min();
-        let (Some(fastest), Some(shortest)) = (fastest, shortest) else {
-            return;
-        };
+        let Some(shortest) = shortest else { return };
         let most = self.skew_max;
         for index in set {
             let lane = &mut self.lanes[index];
             let later = lane
                 .delay_ns
-                .map(|d| d.saturating_sub(fastest) > most.as_ns() as i64);
+                .zip(fastest)
+                .map(|(d, f)| d.saturating_sub(f) > most.as_ns() as i64);
             // The least delay of a lane that varies is no lane's delay.
             let longer = lane
                 .health
                 .rtt()
                 .map(|rtt| rtt - shortest > most.saturating_mul(2));
             if later == Some(true) || longer == Some(true) {
-                lane.penalise(now, LaneState::TooSlow);
+                lane.penalise(now, LaneState::TooSlow, young);
             }
         }
     }
 
-    /// What one stream of TCP would get over a set of lanes, bit/s.
-    fn predicted(&self, set: &[usize]) -> u64 {
-        let (mut rates, mut lost, mut rtt_ns) = (0u128, 0u128, 1_000_000u128);
+    /// The lane of a set without which the rest is predicted to be better, and most so.
+    fn least_useful(&self, now: PicoTime, set: &[usize]) -> Option<usize> {
+        let whole = self.predicted(set, true);
+        let rests = set.iter().map(|i| (self.without(set, *i, true), *i));
+        let better = rests.filter(|(rest, i)| *rest > whole + self.tolerated(now, *i, whole));
+        better.max().map(|(_, out)| out)
+    }
+
+    fn without(&self, set: &[usize], out: usize, with_loss: bool) -> u64 {
+        let rest: Vec<usize> = set.iter().copied().filter(|i| *i != out).collect();
+        self.predicted(&rest, with_loss)
+    }
+
+    /// What a lane may cost before it is left out: nothing, unless it carries a stream now, which a change of its round trip would disturb.
+    fn tolerated(&self, now: PicoTime, lane: usize, whole: u64) -> u64 {
+        let used = self
+            .lanes
+            .get(lane)
+            .is_some_and(|l| l.state(now) == LaneState::Used);
+        if used && self.busy {
+            whole / TOLERATED_ONE_OF
+        } else {
+            0
+        }
+    }
+
+    /// Round trip of a stream over a set of lanes, ns: there at the slowest lane's longest delay, for which the far end waits, and back likewise
+    /// or, where acknowledgements are quick, on the fastest.
+    fn round_trip_ns(&self, set: &[usize]) -> u128 {
+        let healths = || {
+            set.iter()
+                .filter_map(|i| self.lanes.get(*i))
+                .map(|lane| &lane.health)
+        };
+        let shortest = healths().filter_map(Health::rtt).min();
+        let longest = healths().filter_map(Health::longest_rtt).max();
+        let (shortest, longest) = shortest.zip(longest).unwrap_or_default();
+        let rtt = match (set.len(), self.has_quick()) {
+            (0 | 1, _) => shortest,
+            (_, true) => PicoDuration::from_ps(shortest.as_ps() / 2 + longest.as_ps() / 2),
+            (_, false) => longest,
+        };
+        u128::from(rtt.as_ns()).max(1_000_000)
+    }
+
+    /// What one stream of TCP would get over a set of lanes, bit/s; with their loss, or if they had none.
+    fn predicted(&self, set: &[usize], with_loss: bool) -> u64 {
+        let (mut rates, mut lost) = (0u128, 0u128);
         for lane in set.iter().filter_map(|i| self.lanes.get(*i)) {
             let rate = u128::from(lane.rate.bps());
             rates += rate;
-            lost += rate * u128::from(lane.loss_ppm());
-            rtt_ns = rtt_ns.max(lane.health.rtt().map_or(0, |rtt| u128::from(rtt.as_ns())));
+            lost += rate * u128::from(if with_loss { lane.loss_ppm() } else { 0 });
         }
+        let rtt_ns = self.round_trip_ns(set);
         let whole = u64::try_from(rates).unwrap_or(u64::MAX);
         let mut per_10_12 = lost * 1_000_000 / rates.max(1);
         if self.repair {
@@ -263,13 +346,18 @@ impl<T: Load> Outgoing<T> {
         u64::try_from(predicted.unwrap_or(u128::MAX)).unwrap_or(u64::MAX)
     }
 
-    /// Notes deaths; the penalty of a lane that is back is over.
-    pub fn check_health(&mut self, now: PicoTime) {
+    /// Notes deaths, and which lane is alone in use; the lanes in use.
+    pub fn check_health(&mut self, now: PicoTime) -> u16 {
         for lane in &mut self.lanes {
             if lane.health.check(now) {
                 lane.outages += 1;
             }
         }
+        let in_use = self.in_use(now);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            lane.set_alone(in_use == 1 << index);
+        }
+        in_use
     }
 
     /// Sends something that is no packet of the tunnel at once; its time is taken from the lane.
@@ -313,6 +401,7 @@ impl<T: Load> Outgoing<T> {
         };
         let (entered, packet) = self.queue.pop_front()?;
         self.queue_bytes -= packet.len_bytes();
+        self.carried_bytes += packet.len_bytes();
         if self.next >= NUMBER_END {
             return None;
         }

@@ -292,6 +292,8 @@ pub struct BulkResult {
     pub cuts: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// When the run ended.
+    pub ended: PicoTime,
 }
 
 /// The way of TCP's packets.
@@ -453,5 +455,6 @@ fn run(way: &mut impl Way, bulk: Bulk) -> BulkResult {
         whole_goodput_bps: rate(bytes, to - bulk.start),
         cuts: sender.cuts().0,
         timeouts: sender.stats().timeouts,
+        ended: to,
     }
 }

@@ -52,9 +52,9 @@ const TRAIN_BYTES: usize = 8;
 pub struct LaneReport {
     /// The lane.
     pub lane: u8,
-    /// The number after the highest that arrived on it.
+    /// All numbers below have arrived on it or can no longer be on their way.
     pub end: u64,
-    /// Datagrams that arrived on it.
+    /// How many of them arrived.
     pub arrived: u64,
     /// Least delay of late, up to a constant that all lanes share, ns; `i64::MAX` when none is known.
     pub least_delay_ns: i64,

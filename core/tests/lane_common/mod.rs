@@ -9,8 +9,8 @@ use kuroshio_core::{
 /// A packet of the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    id: u64,
-    entered: PicoTime,
+    pub id: u64,
+    pub entered: PicoTime,
     bytes: u64,
 }
 

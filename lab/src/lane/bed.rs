@@ -98,7 +98,7 @@ pub(super) fn up(text: &str) -> Result<Testbed, LaneRunError> {
 }
 
 /// Whether this process may have a thread run before all ordinary ones.
-pub(super) fn may_run_first() -> bool {
+pub(crate) fn may_run_first() -> bool {
     let tried = std::thread::spawn(|| kuroshio_clock::fifo_lowest().is_ok());
     tried.join().unwrap_or(false)
 }

@@ -104,6 +104,11 @@ impl Cell {
         (a.mbps, a.one_way_delay_ms) == (b.mbps, b.one_way_delay_ms)
     }
 
+    /// Whether a lane loses or varies at random.
+    pub(super) fn is_random(&self) -> bool {
+        self.paths.iter().any(|p| p.loss_ppm > 0 || p.jitter_ms > 0)
+    }
+
     pub(super) fn sum_bps(&self) -> u64 {
         self.paths.iter().map(|p| p.rate().bps()).sum()
     }

@@ -31,8 +31,9 @@ const DOWNLOAD_S: u64 = 30;
 const TOGETHER_MBPS: u64 = 100;
 /// Between two readings of the counts.
 const READ_EVERY: Duration = Duration::from_millis(250);
-/// Between the start of the threads and that of the streams.
+/// Between the start of the threads and that of the streams; of a download as in virtual time, where the tunnel has been up for so long.
 const LEAD: Duration = Duration::from_millis(200);
+const DOWNLOAD_LEAD: Duration = Duration::from_secs(2);
 /// Of every host: windows for every lane here, nothing kept of an earlier connection.
 const SYSCTL: &str = "\"net.ipv4.tcp_rmem\" = \"4096 131072 67108864\", \"net.ipv4.tcp_wmem\" = \"4096 65536 67108864\", \
                       \"net.ipv4.tcp_no_metrics_save\" = \"1\"";
@@ -193,7 +194,11 @@ fn measure(tb: &Testbed, cell: &Cell, mptcp: bool) -> Result<Seen, LaneRunError>
         plans.chunks(1).collect()
     };
     for turn in turns {
-        let zero_ns = now_ns() + LEAD.as_nanos() as u64;
+        let lead = match cell.work {
+            Work::Endless { .. } => LEAD,
+            Work::Download => DOWNLOAD_LEAD,
+        };
+        let zero_ns = now_ns() + lead.as_nanos() as u64;
         let mut streams = Vec::new();
         for (n, plan) in turn {
             streams.push((*n, Stream::start(tb, plan, zero_ns)?));

@@ -19,6 +19,8 @@ mod sim;
 mod stream;
 mod table;
 
+pub(crate) use bed::may_run_first;
+
 use std::io;
 use std::time::SystemTime;
 

@@ -3,7 +3,7 @@
 use kuroshio_core::{
     lane::{
         ConfigError,
-        trial::{Bulk, FarClock, bulk_tcp, bulk_tcp_alone},
+        trial::{Bulk, BulkResult, FarClock, bulk_tcp, bulk_tcp_alone},
     },
     tcp::cc::Algorithm,
     units::{PicoDuration, PicoTime},
@@ -18,6 +18,13 @@ use super::{Asked, Outcome};
 const COUNTED_S: (u64, u64) = (30, 90);
 /// A download begins when the tunnel has been up for so long, and is given up after so long, s.
 const DOWNLOAD_S: (u64, u64) = (2, 122);
+
+/// Runs of a cell whose lanes lose or vary at random.
+const SEEDS: u64 = 5;
+const CLOCK: FarClock = FarClock {
+    offset: PicoDuration::from_secs(7),
+    drift_ppb: 15_000,
+};
 
 /// Runs every cell that is asked for.
 pub(super) fn run(asked: &Asked, tell: &mut dyn FnMut(&str)) -> Result<Outcome, ConfigError> {
@@ -38,12 +45,29 @@ pub(super) fn run(asked: &Asked, tell: &mut dyn FnMut(&str)) -> Result<Outcome, 
         { "name": "best lane alone", "value": "the same stream without tunnel, measured, MTU 1500", "from": "ours" },
         { "name": "mode", "value": "deskew with repair; inorder with repair for loss and cut", "from": "ours" },
         { "name": "counted", "value": format!("bulk: {from} s to {to} s; profiles: a download of 20 MiB that begins 2 s after the tunnel, its whole time"), "from": "ours; mqvpn (HTTP/3 with BBR there, TCP with CUBIC here)" },
+        { "name": "runs", "value": format!("{SEEDS} with other seeds where a lane loses or varies, of which the middle one counts, for the bundle and for each lane alone"), "from": "ours" },
         { "name": "clocks", "value": "7 s apart, 15 ppm of drift", "from": "ours" },
     ]);
     outcome.scale = "bulk: 20 to 55 Mbps in sum; profiles: 1".into();
-    outcome.notes =
-        vec!["Virtual time; MPTCP is measured live only (--live): mptcp_share_of_sum is null.".into()];
+    outcome.notes = vec![
+        "Virtual time; MPTCP is measured live only (--live): mptcp_share_of_sum is null.".into(),
+        "The simulator's TCP has no RACK reordering timer and no undo of a recovery that was not needed: a lane alone that reorders gives it far \
+         less than a kernel gets, so that with jitter the share of the best lane says little. The published figure of the best path stands \
+         beside it."
+            .into(),
+    ];
     Ok(outcome)
+}
+
+/// Of the runs with each seed the one in the middle.
+fn median<T>(
+    cell: &Cell,
+    run: impl Fn(u64) -> Result<(BulkResult, T), ConfigError>,
+) -> Result<(BulkResult, T), ConfigError> {
+    let seeds = if cell.is_random() { SEEDS } else { 1 };
+    let mut runs: Vec<_> = (1..=seeds).map(run).collect::<Result<_, _>>()?;
+    runs.sort_by_key(|(result, _)| result.goodput_bps);
+    Ok(runs.swap_remove(runs.len() / 2))
 }
 
 fn goodputs(cell: &Cell) -> Result<Goodputs, ConfigError> {
@@ -67,16 +91,15 @@ fn goodputs(cell: &Cell) -> Result<Goodputs, ConfigError> {
             bytes: Some(DOWNLOAD_BYTES),
         },
     };
-    let clock = FarClock {
-        offset: PicoDuration::from_secs(7),
-        drift_ppb: 15_000,
-    };
-    let (result, pair) = bulk_tcp(&cell.bundle(), &lanes, clock, 1, bulk(MTU_BYTES.0))?;
+    let (result, pair) = median(cell, |seed| {
+        bulk_tcp(&cell.bundle(), &lanes, CLOCK, seed, bulk(MTU_BYTES.0))
+    })?;
     let mut alone_bps = [0; 2];
     for (bps, lane) in alone_bps.iter_mut().zip(&lanes) {
-        *bps = bulk_tcp_alone(lane, 1, bulk(MTU_BYTES.1)).goodput_bps;
+        let alone = |seed| Ok((bulk_tcp_alone(lane, seed, bulk(MTU_BYTES.1)), ()));
+        *bps = median(cell, alone)?.0.goodput_bps;
     }
-    let status = pair.near.status(bulk(MTU_BYTES.0).to);
+    let status = pair.near.status(result.ended);
     let states: Vec<&str> = status.lanes.iter().map(|l| l.state.name()).collect();
     let mut found = Goodputs {
         bundle_bps: result.goodput_bps,

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use kuroshio_core::video::{Geometry, JoinCounts};
 use kuroshio_lane::{LaneError, Stop, Tunnel, TunnelConfig, control, key, status::TunnelStatus};
 use kuroshio_netv::{
-    Output, PartTarget, Pattern, Receiver, RecvConfig, RecvReport, SendConfig, SendReport, Source, send,
+    NetvError, Output, PartTarget, Pattern, Prepare, Receiver, RecvConfig, RecvReport, SendConfig,
+    SendReport, Source, send,
 };
 use kuroshio_testbed::{EmulatorReport, Testbed, Topology};
 use serde_json::{Value, json};
@@ -28,6 +29,7 @@ use serde_json::{Value, json};
 use super::global::{Apart, BELOW_BYTES, DELAYS_MS, MTU, RATE, Seen, Settings, TUNNEL_BYTES, result};
 use super::{About, Made, RailsError, Request, check, failed, setting};
 use crate::experiment::Mode;
+use crate::lane::may_run_first;
 use crate::live;
 
 /// A sixteenth of 4K: what two shared cores carry with an emulator, two tunnels and both ends of the video on them.
@@ -140,7 +142,7 @@ fn ended<T>(what: &str, thread: JoinHandle<io::Result<Result<T, LaneError>>>) ->
 }
 
 /// Both ends, up and measured.
-fn tunnel(tb: &Testbed, folder: &Path, settings: &Settings) -> Result<[End; 2], RailsError> {
+fn tunnel(tb: &Testbed, folder: &Path, settings: &Settings, first: bool) -> Result<[End; 2], RailsError> {
     let mut public = Vec::new();
     for host in ["yokosuka", "sandiego"] {
         public.push(key::generate(&folder.join(format!("{host}.key"))).map_err(|e| failed("a key")(&e))?);
@@ -149,7 +151,7 @@ fn tunnel(tb: &Testbed, folder: &Path, settings: &Settings) -> Result<[End; 2], 
         let (lane, other) = (settings.lane, 3 - own);
         let mut text = format!(
             "name = \"plb0\"\naddress = [\"10.9.0.{own}/24\"]\nkey = \"{host}.key\"\npeer = \"{}\"\ncontrol = \"{host}.sock\"\n\
-             mode = \"deskew\"\nmargin = \"{MARGIN}\"\nguard = false\n",
+             mode = \"deskew\"\nmargin = \"{MARGIN}\"\nguard = false\nrealtime = {first}\n",
             public[2 - own]
         );
         for (net, name) in ["north", "south"].into_iter().enumerate() {
@@ -202,7 +204,7 @@ fn video(
     tb: &Testbed,
     settings: &Settings,
     to: [SocketAddr; 2],
-    mtu: usize,
+    first: bool,
 ) -> Result<(Seen, SendReport), RailsError> {
     let last = Last(Arc::default());
     let out = last.clone();
@@ -227,7 +229,7 @@ fn video(
     let flag = Arc::clone(&never);
     let receiving = std::thread::spawn(move || Ok(receiver.run(&flag)));
     let sending = tb.in_host("yokosuka", move || {
-        send(sent(geometry, pictures, to, mtu), source(geometry), &never)
+        send(sent(geometry, pictures, to, first), source(geometry), &never)
     });
     let report = joined("yokosuka", sending.map_err(|e| failed("yokosuka")(&e))?)?;
     let received: RecvReport = joined("sandiego", receiving)?;
@@ -254,18 +256,29 @@ fn source(geometry: Geometry) -> Source {
     Source::Pattern(Pattern::new(geometry, 2))
 }
 
-fn sent(geometry: Geometry, pictures: u64, to: [SocketAddr; 2], mtu: usize) -> SendConfig {
+/// Before all ordinary threads, where that is allowed: else each half leaves when the machine comes to it.
+fn prepare(first: bool) -> Option<Prepare> {
+    let run: Prepare = Box::new(|| {
+        kuroshio_clock::fifo_lowest().map_err(|source| NetvError::Io {
+            what: "SCHED_FIFO".into(),
+            source,
+        })
+    });
+    first.then_some(run)
+}
+
+fn sent(geometry: Geometry, pictures: u64, to: [SocketAddr; 2], first: bool) -> SendConfig {
     let part = |to| PartTarget {
         to,
         from: None,
-        prepare: None,
+        prepare: prepare(first),
         inspect: None,
     };
     SendConfig {
         geometry,
         rate: RATE,
         parts: to.into_iter().map(part).collect(),
-        datagram_bytes: mtu - BELOW_BYTES,
+        datagram_bytes: MTU - TUNNEL_BYTES - BELOW_BYTES,
         pictures: Some(pictures),
         ssrc: 1,
     }
@@ -297,13 +310,14 @@ pub(super) fn run(about: &About, request: &Request, say: &mut dyn FnMut(&str)) -
     let settings = Settings::of(request, SIZE)?;
     let folder = Folder::make().map_err(|e| failed("a folder for keys")(&e))?;
     let tb = Testbed::up(&topology(&settings)?).map_err(|e| failed("the testbed")(&e))?;
-    let ends = tunnel(&tb, &folder.0, &settings)?;
+    let first = may_run_first();
+    let ends = tunnel(&tb, &folder.0, &settings, first)?;
     let begin = |tb: &Testbed| tb.begin().map_err(|e| failed("the testbed")(&e));
     let report = |tb: &Testbed| tb.report().map_err(|e| failed("the testbed")(&e));
     say(&format!("{}: de-skewed for {:?}", about.name, settings.time));
     begin(&tb)?;
-    let (mut with, _) = video(&tb, &settings, addresses(["10.9.0.2"; 2])?, MTU - TUNNEL_BYTES)?;
-    let first = report(&tb)?;
+    let (mut with, _) = video(&tb, &settings, addresses(["10.9.0.2"; 2])?, first)?;
+    let de_skewed = report(&tb)?;
     let status = [ends[0].status()?, ends[1].status()?];
     drop(ends);
     say(&format!(
@@ -311,18 +325,19 @@ pub(super) fn run(about: &About, request: &Request, say: &mut dyn FnMut(&str)) -
         about.name, settings.time
     ));
     begin(&tb)?;
-    let (without, _) = video(
-        &tb,
-        &settings,
-        addresses(["10.0.0.2", "10.0.1.2"])?,
-        MTU - TUNNEL_BYTES,
-    )?;
+    let (without, _) = video(&tb, &settings, addresses(["10.0.0.2", "10.0.1.2"])?, first)?;
     let second = report(&tb)?;
     drop(tb);
     if let Value::Object(more) = &mut with.more {
         more.insert("tunnel".into(), json!({ "near": status[0], "far": status[1] }));
     }
+    let threads = if first {
+        "before all ordinary ones (SCHED_FIFO, priority 1): both ends of the tunnel, and those that send the halves"
+    } else {
+        "ordinary: this user may not set SCHED_FIFO"
+    };
     let more = vec![
+        setting("threads", threads, "this machine"),
         setting(
             "tunnel",
             format!("mode deskew, margin {MARGIN}, no guard (the video is not TCP)"),
@@ -340,7 +355,7 @@ pub(super) fn run(about: &About, request: &Request, say: &mut dyn FnMut(&str)) -
         ),
     ];
     let mut made = result(about, Mode::Live, &settings, more, &with, &without)?;
-    instrument(&mut made, [("deskewed", &first), ("without", &second)]);
+    instrument(&mut made, [("deskewed", &de_skewed), ("without", &second)]);
     made.result.seed = 0;
     Ok(made)
 }
