@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -118,8 +118,10 @@ impl Near {
                     return Some((told, given.map(File::from)));
                 }
                 // The node may have ended a connection that waited.
-                Err(_) if was_kept => {}
+                Err(e) if was_kept && !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(e) => {
+                    // Who comes next does not wait for it as long again.
+                    self.with(place, |k| k.absent = Some(Instant::now()));
                     tracing::warn!(node = place.node, "a node of this host does not answer: {e}");
                     return None;
                 }

@@ -181,27 +181,9 @@ impl Content {
     }
 
     fn read_near(&self, source: &Arc<dyn Source>, range: &Range<u64>) -> Option<Vec<u8>> {
-        self.local(source)?;
-        let mut out = Vec::new();
-        self.read_near_into(source, range, &mut out)?;
-        Some(out)
-    }
-
-    /// Reads a range that lies within the content from its file on this host into a buffer, which grows to it and keeps what
-    /// it had behind; none if there is no such file.
-    pub fn read_near_into<'a>(
-        &self,
-        source: &Arc<dyn Source>,
-        range: &Range<u64>,
-        buffer: &'a mut Vec<u8>,
-    ) -> Option<&'a [u8]> {
         let file = self.local(source)?;
-        let len = usize::try_from(range.end - range.start).ok()?;
-        if buffer.len() < len {
-            buffer.resize(len, 0);
-        }
-        let out = buffer.get_mut(..len)?;
-        match file.read_exact_at(out, range.start) {
+        let mut out = vec![0; usize::try_from(range.end - range.start).ok()?];
+        match file.read_exact_at(&mut out, range.start) {
             Ok(()) => Some(out),
             Err(e) => {
                 tracing::warn!("the file of an object cannot be read on this host: {e}");

@@ -1,6 +1,5 @@
 //! What the kernel asks, each request in the thread that read it.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -34,11 +33,6 @@ const BACKGROUND: u16 = 64;
 const STATFS_BLOCK: u32 = 4096;
 /// How long the kernel keeps what is never right.
 const NOT_KEPT: Duration = Duration::ZERO;
-
-thread_local! {
-    /// What a thread reads into: as long as its longest request, which the kernel bounds (1 MiB).
-    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A mounted grid.
 pub struct Core {
@@ -327,13 +321,10 @@ impl Filesystem for Fs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        READ.with_borrow_mut(|buffer| {
-            let node = self.0.node(ino);
-            match node.and_then(|node| self.0.read(&node, offset, size, buffer)) {
-                Ok(bytes) => reply.data(&bytes),
-                Err(e) => reply.error(e),
-            }
-        });
+        match self.0.node(ino).and_then(|node| self.0.read(&node, offset, size)) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(e) => reply.error(e),
+        }
     }
 
     fn write(

@@ -1,6 +1,5 @@
 //! Open files: opening, reading, writing, cutting off.
 
-use std::borrow::Cow;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError};
 
@@ -251,20 +250,13 @@ impl Core {
         })
     }
 
-    /// Reads from an open file; fewer bytes than asked for only at its end. What is read from a file of a node on this host
-    /// comes in `buffer`, which may have anything in it: memory that is new for each request costs a fifth of its time.
-    pub fn read<'a>(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        offset: u64,
-        size: u32,
-        buffer: &'a mut Vec<u8>,
-    ) -> Result<Cow<'a, [u8]>, Errno> {
+    /// Reads from an open file; fewer bytes than asked for only at its end.
+    pub fn read(self: &Arc<Self>, node: &Arc<Node>, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
         let (end, local, missing) = {
             let state = node.lock();
             let end = state.size().min(offset.saturating_add(size.into()));
             if offset >= end {
-                return Ok(Cow::Owned(Vec::new()));
+                return Ok(Vec::new());
             }
             match &state.draft {
                 Some(draft) => (end, Some(draft.file()), draft.missing(offset..end)),
@@ -272,11 +264,7 @@ impl Core {
             }
         };
         let Some(local) = local else {
-            let (content, source, range) = (self.content(node)?, self.source(node), offset..end);
-            return match content.read_near_into(&source, &range, buffer) {
-                Some(bytes) => Ok(Cow::Borrowed(bytes)),
-                None => content.read(&source, range).map(Cow::Owned),
-            };
+            return self.content(node)?.read(&self.source(node), offset..end);
         };
         let len = usize::try_from(end - offset).map_err(|_| Errno::EINVAL)?;
         let mut out = vec![0; len];
@@ -287,7 +275,7 @@ impl Core {
             let into = out.get_mut(at..at + bytes.len()).ok_or(Errno::EIO)?;
             into.copy_from_slice(&bytes);
         }
-        Ok(Cow::Owned(out))
+        Ok(out)
     }
 
     /// The content of an open file; opened now if it was opened to be written only.
