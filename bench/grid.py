@@ -8,7 +8,8 @@
 Contenders, in turn in every round:
 
     ours-sqlite, ours-postgres      `kuroshio metad` on its embedded catalog or on PostgreSQL, one node; each operation is
-                                    flushed before it is acknowledged. One caller that waits, and 64 callers.
+                                    flushed before it is acknowledged. One caller that waits; 64 callers, a thread each; and
+                                    one thread that has 64 requests on their way ("x64 piped").
     gfarm-journal, gfarm-default    gfmd with `metadb_replication` and its journal (an operation is flushed), and as it
                                     comes (queued, not durable); gfsd; one caller that waits.
 
@@ -45,6 +46,8 @@ NAMES = {"c": "create", "s": "stat", "r": "rename", "d": "list entries", "u": "u
          "R": "open+read 4KiB", "W": "sequential write", "S": "sequential read"}
 # The same through FUSE: before and after it is mounted anew.
 FUSE_SMALL, FUSE_LARGE = ("cuw", "Ru"), ("W", "S")
+# What one request does, and so can be piped.
+PIPED = "csu"
 PACKAGES = ("gfmd", "gfsd", "gfarm-client", "gfarm2fs", "libgfarm-dev", "postgresql", "gcc", "libc6-dev")
 NEEDED = ("/usr/sbin/gfmd", "/usr/bin/gfarm2fs", "/usr/sbin/gfsd", "/usr/bin/gfls", "/usr/include/gfarm/gfarm.h", "/usr/bin/psql", "/usr/bin/gcc")
 MANY = 64
@@ -173,9 +176,12 @@ class Ours:
         log = open(self.dir / "log", "ab")
         self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/"))
 
-    def measure(self, folder, count, letters, callers):
-        out = run([self.bench, self.ticket, folder, str(count), letters, str(callers)])
+    def measure(self, folder, count, letters, callers, *more):
+        out = run([self.bench, self.ticket, folder, str(count), letters, str(callers), *more])
         return [json.loads(line) for line in out.splitlines()]
+
+    def measure_piped(self, folder, count):
+        return self.measure(folder, count, PIPED, MANY, "piped")
 
     callers = (1, MANY)
 
@@ -427,6 +433,8 @@ def one_round(args, where, name, turn):
             rows += measured[:-1]
             print(f"round {turn + 1} {name}, {callers} callers: " +
                   ", ".join(f"{NAMES[m['operation']]} {m['per_second']:.0f}/s" for m in measured[:-1]), flush=True)
+        if kind == "ours":
+            rows += told_piped(contender.measure_piped(f"/r{turn}piped", args.files), turn, name)
         large = contender.measure("/bench" if kind == "gfarm" else "/large", contender.size(args.large), "WS", 1)
         rows += large
         print(f"round {turn + 1} {name}: " +
@@ -436,6 +444,12 @@ def one_round(args, where, name, turn):
     finally:
         contender.stop()
     return [{"contender": name, "round": turn + 1, **row} for row in rows]
+
+
+def told_piped(rows, turn, name):
+    print(f"round {turn + 1} {name}, {MANY} requests of one thread: " +
+          ", ".join(f"{NAMES[m['operation']]} {m['per_second']:.0f}/s" for m in rows), flush=True)
+    return rows
 
 
 def through_fuse(args, where, contender, title):

@@ -60,6 +60,9 @@ pub struct Options {
     pub readers: usize,
     /// Threads that write, 1 to 16; SQLite always has one.
     pub writers: usize,
+    /// Bytes of log that SQLite gets in advance, so that a commit writes where the file system has a place for it already; 0:
+    /// none, at most [`crate::limits::MAX_LOG_BYTES`]. PostgreSQL does so by itself.
+    pub log_bytes: u64,
     /// Times are taken from here.
     pub clock: Clock,
     /// Hears the group commit; for tests and logs.
@@ -71,6 +74,7 @@ impl Default for Options {
         Self {
             readers: 2,
             writers: 2,
+            log_bytes: 0,
             clock: Arc::new(Timestamp::now),
             trace: None,
         }

@@ -64,3 +64,5 @@ pub const MAX_QUEUE: usize = 65_536;
 pub const MAX_BATCH: usize = 256;
 /// Numbers reserved by one durable write for [`crate::Allocate`] and [`crate::OpenWrite`].
 pub const ID_BLOCK: u64 = 4096;
+/// Log of the embedded catalog that can be made in advance, bytes.
+pub const MAX_LOG_BYTES: u64 = 64 << 20;

@@ -1,6 +1,7 @@
 //! The embedded catalog.
 
 use crate::engine::{Engine, Options};
+use crate::limits::MAX_LOG_BYTES;
 use crate::sql::sqlite::SqliteFile;
 use crate::{Caller, Catalog, CatalogError, Done, Op, Reply};
 use std::path::Path;
@@ -18,7 +19,7 @@ impl Sqlite {
     /// # Errors
     /// The folder cannot be made or written, another process has the catalog open, or it is of a newer program.
     pub fn open(dir: &Path, options: Options) -> Result<Self, CatalogError> {
-        let file = SqliteFile::open(dir)?;
+        let file = SqliteFile::open(dir, options.log_bytes.min(MAX_LOG_BYTES))?;
         Ok(Self {
             engine: Engine::start(file, options, 1)?,
         })

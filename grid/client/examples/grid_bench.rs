@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   grid_bench GRID/metad/admin.ticket /bench 1000 csrdu          one caller that waits for each answer
-//!   grid_bench GRID/metad/admin.ticket /bench 1000 csrdu 64       64 callers
+//!   grid_bench GRID/metad/admin.ticket /bench 1000 csrdu 64       64 callers, a thread each
+//!   grid_bench GRID/metad/admin.ticket /bench 1000 csu 64 piped   one thread that has 64 requests on their way
 //!   grid_bench GRID/metad/admin.ticket /bench 1GiB WS             one file of that size
 //! ```
 //!
@@ -10,15 +11,17 @@
 //! (nothing is cached here), `r` rename there and back (two operations), `d` list the directory with attributes (one
 //! operation is an entry), `u` unlink, `w` create and write 4 KiB, `R` open and read 4 KiB whole and verified,
 //! `m` make a directory, `x` remove it, `W` write and `S` read one file of the given size (operations are bytes).
-//! Prints one JSON object for each.
+//! Prints one JSON object for each. Piped are operations of one request: `c`, `s`, `u`.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use kuroshio_client::{Cancel, ClientError, Grid, PutOptions};
+use kuroshio_client::v1::{self, request::Op};
+use kuroshio_client::{Cancel, ClientError, Grid, Pending, PutOptions};
 use kuroshio_service::{Ticket, private};
 
 type Answer<T> = Result<T, Box<dyn Error>>;
@@ -31,7 +34,12 @@ const MAX_CALLERS: u64 = 1024;
 fn main() -> Answer<()> {
     let args = std::env::args().skip(1).collect::<Vec<_>>();
     let [ticket, dir, count, letters, rest @ ..] = args.as_slice() else {
-        return Err("usage: grid_bench TICKET-FILE DIR COUNT|SIZE LETTERS [CALLERS]".into());
+        return Err("usage: grid_bench TICKET-FILE DIR COUNT|SIZE LETTERS [CALLERS [piped]]".into());
+    };
+    let piped = match rest.get(1).map(String::as_str) {
+        None => false,
+        Some("piped") => true,
+        Some(other) => return Err(format!("`{other}`: piped is valid").into()),
     };
     let callers = rest.first().map_or(Ok(1), |c| c.parse::<u64>())?;
     if !(1..=MAX_CALLERS).contains(&callers) {
@@ -46,7 +54,16 @@ fn main() -> Answer<()> {
         Err(e) => return Err(e.into()),
     }
     for letter in letters.chars() {
-        let (done, seconds) = run(&grid, dir, count, letter, callers)?;
+        let (done, seconds) = if piped {
+            run_piped(&grid, dir, count.parse()?, letter, callers)?
+        } else {
+            run(&grid, dir, count, letter, callers)?
+        };
+        let callers = if piped {
+            format!("\"{callers} piped\"")
+        } else {
+            callers.to_string()
+        };
         println!(
             "{{\"operation\":\"{letter}\",\"callers\":{callers},\"operations\":{done},\"seconds\":{seconds:.6},\
              \"per_second\":{:.1}}}",
@@ -104,6 +121,48 @@ fn run(grid: &Grid, dir: &str, count: &str, letter: char, callers: u64) -> Answe
         }
     };
     Ok((done, begun.elapsed().as_secs_f64()))
+}
+
+/// As [`run`], in one thread that has `window` requests on their way and takes the answers in order.
+fn run_piped(grid: &Grid, dir: &str, count: u64, letter: char, window: u64) -> Answer<(u64, f64)> {
+    let begun = Instant::now();
+    let mut under_way = VecDeque::new();
+    for n in 0..count {
+        if under_way.len() as u64 >= window {
+            take_one(&mut under_way)?;
+        }
+        under_way.push_back(grid.submit(request(letter, format!("{dir}/f{n:07}").into_bytes())?)?);
+    }
+    while !under_way.is_empty() {
+        take_one(&mut under_way)?;
+    }
+    Ok((count, begun.elapsed().as_secs_f64()))
+}
+
+/// Waits for the oldest request; a refusal is an error.
+fn take_one(under_way: &mut VecDeque<Pending>) -> Result<(), ClientError> {
+    under_way.pop_front().map_or(Ok(()), |p| p.wait().map(drop))
+}
+
+/// An operation that is one request.
+fn request(letter: char, path: Vec<u8>) -> Answer<Op> {
+    Ok(match letter {
+        'c' => Op::MakeFile(v1::MakeFileRequest {
+            path,
+            mode: 0o644,
+            ..v1::MakeFileRequest::default()
+        }),
+        's' => Op::Stat(v1::PathRequest {
+            path,
+            no_follow: true,
+            ..v1::PathRequest::default()
+        }),
+        'u' => Op::Remove(v1::RemoveRequest {
+            path,
+            directory: false,
+        }),
+        other => return Err(format!("operation `{other}` is not piped: c, s and u are valid").into()),
+    })
 }
 
 /// One operation; how many it counts for.

@@ -24,7 +24,9 @@ use serde::Deserialize;
 
 use crate::error::ClientError;
 use crate::grid::{Grid, RETRY_LIMIT};
-use crate::pool::{Dialled, Pool, dial};
+use crate::near;
+use crate::pool::{Dialled, dial};
+use crate::send::{Kept, store};
 
 /// Content up to this size goes in one request, bytes.
 pub const SMALL_BYTES: usize = 1024 * 1024;
@@ -32,8 +34,6 @@ pub const SMALL_BYTES: usize = 1024 * 1024;
 pub const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Longest silence of a data service before another one is asked.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a node to make a part durable.
-const FLUSH_LIMIT: Duration = Duration::from_secs(120);
 /// Times that one put is tried, each at another node or by another service.
 const NODES_TRIED: usize = 4;
 /// Pause before a commit is asked for again.
@@ -425,99 +425,6 @@ fn finish(file: &File, aside: &Path, to: &Path, mode: u32) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// What a node has kept.
-pub(crate) struct Kept {
-    pub size: u64,
-    pub digest: [u8; 32],
-    pub mac: Vec<u8>,
-}
-
-/// Sends all of `source` to a node.
-pub(crate) fn store(
-    nodes: &Pool,
-    place: &v1::Place,
-    source: &mut impl Read,
-    cancel: &Cancel,
-) -> Result<Kept, ClientError> {
-    let mut hasher = blake3::Hasher::new();
-    let mut at = 0u64;
-    let mut part = read_part(source, SMALL_BYTES)?;
-    if part.is_empty() {
-        // Nothing is stored of an empty file.
-        return Ok(Kept {
-            size: 0,
-            digest: *hasher.finalize().as_bytes(),
-            mac: Vec::new(),
-        });
-    }
-    let Dialled { mut http, mut kept } = nodes.dial(place)?;
-    http.set_limit(FLUSH_LIMIT)?;
-    loop {
-        // One byte ahead tells whether this part is the last one.
-        let next = if at == 0 && part.len() < SMALL_BYTES {
-            Vec::new()
-        } else {
-            read_part(source, PART_BYTES)?
-        };
-        let total = next.is_empty().then(|| at + part.len() as u64);
-        let mut answer = std::thread::scope(|scope| {
-            if part.len() >= SMALL_BYTES {
-                // A large part is hashed while it is sent and the node is at work.
-                scope.spawn(|| {
-                    hasher.update(&part);
-                });
-            } else {
-                hasher.update(&part);
-            }
-            http.put_part(&place.path, "", at, &part, total)
-        });
-        if kept
-            && matches!(
-                answer,
-                Err(ServiceError::Peer { .. } | ServiceError::Protocol { .. })
-            )
-        {
-            // It had ended while it was idle; a part that was taken nevertheless is taken again.
-            http = dial(place)?;
-            http.set_limit(FLUSH_LIMIT)?;
-            answer = http.put_part(&place.path, "", at, &part, total);
-        }
-        kept = false;
-        let stored: Stored = answer?;
-        at += part.len() as u64;
-        cancel.moved(part.len())?;
-        if total.is_none() {
-            part = next;
-            continue;
-        }
-        let digest = *hasher.finalize().as_bytes();
-        if !stored.done || stored.digest != hex(&digest) {
-            return Err(ClientError::Digest(format!(
-                "node {} stored something else than was sent (digest {}, sent {})",
-                place.node,
-                stored.digest,
-                hex(&digest)
-            )));
-        }
-        let mac = unhex(&stored.mac)
-            .ok_or_else(|| ClientError::Protocol(format!("node {}: a broken receipt", place.node)))?;
-        nodes.keep(place, http);
-        return Ok(Kept {
-            size: at,
-            digest,
-            mac,
-        });
-    }
-}
-
-/// As many bytes as there are, at most `limit`.
-fn read_part(source: &mut impl Read, limit: usize) -> Result<Vec<u8>, ClientError> {
-    let mut part = Vec::new();
-    let read = source.take(limit as u64).read_to_end(&mut part);
-    read.map_err(|e| ClientError::local("(source)", e))?;
-    Ok(part)
-}
-
 /// Hexadecimal form.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -694,6 +601,34 @@ impl<'a> Reading<'a> {
         ))
     }
 
+    fn used(&mut self, place: &v1::Place) {
+        if self.nodes.last() != Some(&place.node) {
+            self.nodes.push(place.node.clone());
+        }
+    }
+
+    /// Reads from `at` to the end out of the file of a node on this host.
+    fn read_near(
+        &mut self,
+        file: &File,
+        fragment: &v1::Fragment,
+        at: &mut u64,
+        hasher: &mut blake3::Hasher,
+        sink: &mut dyn Sink,
+    ) -> Result<(), ClientError> {
+        let range = *at..fragment.size_bytes;
+        let mut take = |piece: &[u8]| {
+            let written = sink.write_all(piece);
+            written.map_err(|e| ClientError::local("(destination)", e))?;
+            *at += piece.len() as u64;
+            self.cancel.moved(piece.len())
+        };
+        match &mut self.whole {
+            None => near::read(file, range, &mut [hasher], &mut take),
+            Some(whole) => near::read(file, range, &mut [hasher, whole], &mut take),
+        }
+    }
+
     /// Reads from `at` to the end, or until the node fails.
     fn read_place(
         &mut self,
@@ -704,11 +639,13 @@ impl<'a> Reading<'a> {
         sink: &mut dyn Sink,
     ) -> Result<(), ClientError> {
         self.cancel.check()?;
+        if let Some(file) = self.grid.nodes.near.open(place, fragment.size_bytes) {
+            self.used(place);
+            return self.read_near(&file, fragment, at, hasher, sink);
+        }
         let Dialled { mut http, kept } = self.grid.nodes.dial(place)?;
         http.set_limit(SILENCE)?;
-        if self.nodes.last() != Some(&place.node) {
-            self.nodes.push(place.node.clone());
-        }
+        self.used(place);
         let mut local = None;
         let taken = Cell::new(false);
         let (start, left) = (*at, fragment.size_bytes - *at);

@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kuroshio_proto::{object_path, v1};
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Cancel, Kept, PutOptions, store};
+use crate::content::{Cancel, PutOptions};
 use crate::error::ClientError;
 use crate::grid::{Grid, host_name};
 use crate::pool::Pool;
+use crate::send::{Kept, store};
 
 /// Fragments that one process writes at once.
 const AT_ONCE: usize = 16;

@@ -59,6 +59,12 @@ impl Grid {
         })
     }
 
+    /// Whether content of nodes on this host is read from and handed over as files (the default), or goes through the
+    /// network as that of all others.
+    pub fn use_near(&self, wanted: bool) {
+        self.nodes.near.want(wanted);
+    }
+
     /// `HOST:PORT` of the metadata service in use.
     pub fn address(&self) -> String {
         self.services.current()

@@ -11,6 +11,7 @@ use kuroshio_proto::v1;
 use kuroshio_service::{Endpoint, HttpConn};
 
 use crate::error::ClientError;
+use crate::near::Near;
 
 /// How long an idle connection is kept.
 const KEEP: Duration = Duration::from_secs(4);
@@ -18,8 +19,20 @@ const KEEP: Duration = Duration::from_secs(4);
 const MAX_IDLE: usize = 64;
 
 /// Idle connections by the node's key and address.
-#[derive(Default)]
-pub struct Pool(Mutex<Idle>);
+pub struct Pool {
+    idle: Mutex<Idle>,
+    /// Nodes of this host.
+    pub near: Near,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            idle: Mutex::default(),
+            near: Near::new(true),
+        }
+    }
+}
 
 /// By key and address of the node; each with the time of its last use.
 type Idle = HashMap<(String, String), Vec<(HttpConn, Instant)>>;
@@ -44,7 +57,7 @@ pub fn dial(place: &v1::Place) -> Result<HttpConn, ClientError> {
 
 impl Pool {
     fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection that is kept, or a new one.

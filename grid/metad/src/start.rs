@@ -12,6 +12,8 @@ use crate::server::MetadError;
 
 /// Folder of the embedded catalog in a service's folder.
 const CATALOG: &str = "catalog";
+/// Log of the embedded catalog that is made in advance, bytes: what it has when it is copied back, and the largest commit.
+const LOG_BYTES: u64 = 36 << 20;
 /// What services beside each other have in common: key and certificate, and the secret of receipts.
 const COMMON: [&str; 3] = ["key.der", "cert.der", receipt::FILE];
 /// Largest of these files, bytes.
@@ -24,7 +26,13 @@ const MAX_KEY_BYTES: u64 = 64 * 1024;
 pub fn open_catalog(dir: &Path, config: &Config) -> Result<Arc<dyn Catalog>, MetadError> {
     let catalog: Arc<dyn Catalog> = match &config.database {
         Some(database) => Arc::new(Postgres::connect(database, Options::default())?),
-        None => Arc::new(Sqlite::open(&dir.join(CATALOG), Options::default())?),
+        None => {
+            let options = Options {
+                log_bytes: LOG_BYTES,
+                ..Options::default()
+            };
+            Arc::new(Sqlite::open(&dir.join(CATALOG), options)?)
+        }
     };
     Ok(catalog)
 }

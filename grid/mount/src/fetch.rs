@@ -17,10 +17,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fuser::Errno;
-use kuroshio_client::v1;
+use kuroshio_client::{Near, v1};
 use kuroshio_service::{Endpoint, HttpConn, ServiceError};
-
-use crate::near::Near;
 
 /// Bytes that are fetched at once when a file is read in order.
 pub const BLOCK_BYTES: u64 = 1024 * 1024;

@@ -34,7 +34,6 @@ mod guard;
 mod ids;
 mod mount;
 mod names;
-mod near;
 mod open;
 mod xattr;
 

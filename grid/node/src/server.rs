@@ -22,8 +22,8 @@ use crate::pull::Pulls;
 
 /// Threads of the data service; reading and writing the spool has its own.
 const THREADS: usize = 2;
-/// Places for small objects that are kept ready: 2 MiB, and so many open files.
-const SLOTS: usize = 128;
+/// Places for small objects that are kept ready: 2.25 MiB, and so many open files.
+const SLOTS: usize = 256;
 /// Longest wait for requests to end when the node stops, seconds.
 const STOP_LIMIT_S: u64 = 5;
 

@@ -158,6 +158,42 @@ fn replicas_are_made_on_request_and_a_drained_node_is_emptied() {
     });
 }
 
+/// The node names an address where nobody listens: what arrives has gone as a file.
+#[test]
+fn on_one_host_content_goes_as_files() {
+    let mut grid = TestGrid::start(0, Timing::default());
+    let config = kuroshio_node::NodeConfig {
+        advertise: Some("127.0.0.1:1".into()),
+        ..common::node_at("")
+    };
+    grid.add_node(1, config);
+    grid.wait_for_nodes(1);
+    let far = grid.admin();
+    let near = Grid::connect(&grid.admin_ticket()).expect("connected");
+    assert!(
+        put(&far, "/f", b"x", 0o644).is_err(),
+        "by the network it cannot be reached"
+    );
+    for len in [1usize, 4096, 300_000, 1_000_000] {
+        let content = bytes(len, len as u64);
+        let sent = put(&near, "/f", &content, 0o644).expect("put");
+        assert_eq!(&sent.digest, blake3::hash(&content).as_bytes());
+        let mut out = Vec::new();
+        let got = near.read_to(b"/f", &mut out, &Cancel::default()).expect("read");
+        assert!(out == content, "{len} bytes");
+        assert_eq!((got.digest, got.failovers), (sent.digest, 0));
+        assert!(read(&far, "/f").is_err());
+    }
+    // Former contents may still be there.
+    for file in common::object_files(&grid.node_dir(1)) {
+        let mut object = std::fs::read(&file).expect("read");
+        object[0] ^= 1;
+        std::fs::write(&file, object).expect("written");
+    }
+    let read = read(&near, "/f");
+    assert!(matches!(read, Err(ClientError::Digest(_))), "{read:?}");
+}
+
 /// Stops a node when so many bytes have come.
 struct Cut<'a> {
     out: Vec<u8>,

@@ -29,8 +29,10 @@ pub const GROUP_MIN: usize = 4;
 pub const GROUP_MAX: usize = 1024;
 /// Objects up to this size are flushed in groups, bytes: a larger one would make the others wait.
 pub const GROUP_OBJECT_BYTES: u64 = 8 << 20;
-/// A slot, bytes: content and trailer of a small object, and a mark of 16 bytes.
+/// The largest slots, bytes: content and trailer of a small object.
 pub const SLOT_BYTES: usize = 16 << 10;
+/// What an object in a slot fills up, bytes: what file systems give space in.
+pub const SLOT_PAGE_BYTES: usize = 4096;
 /// When slots could not be made: how long until that is tried again.
 pub const SLOT_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes read and digested at a time.
@@ -60,7 +62,7 @@ pub struct Limits {
     pub partial_keep: Duration,
     /// Objects being written at the same time; each holds a descriptor or two.
     pub max_writers: usize,
-    /// Places for small objects that are kept ready, each of [`SLOT_BYTES`] and an open file; 0: none.
+    /// Places for small objects that are kept ready, each of 4, 8 or 16 KiB and an open file; 0: none.
     pub slots: usize,
 }
 

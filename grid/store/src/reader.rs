@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::hash;
 use crate::id::ObjectId;
 use crate::inner::Inner;
-use crate::limits::HASH_BUFFER_BYTES;
+use crate::limits::{HASH_BUFFER_BYTES, SLOT_PAGE_BYTES};
 use crate::meta::Meta;
 use crate::spool::object_path;
 use crate::sys::read_full;
@@ -173,10 +173,23 @@ pub(crate) fn compare(
         }
     }
     if wrong.is_empty() {
-        return Ok(Some(None));
+        let whole = range.end < size || zeros_follow(file, trailer)?;
+        return Ok(Some((!whole).then(|| Damage {
+            what: "what stands between its content and its trailer are not zeros".to_owned(),
+            ranges: Vec::new(),
+        })));
     }
     Ok(Some(Some(Damage {
         what: format!("{} bytes of its content differ from their digest", wrong.bytes()),
         ranges: wrong.iter().collect(),
     })))
+}
+
+/// Whether nothing but zeros stands between content and trailer: an object that was written into a slot has some there.
+fn zeros_follow(file: &File, trailer: &Trailer) -> io::Result<bool> {
+    let used = trailer.size.saturating_add(trailer.len());
+    let between = file.metadata()?.len().saturating_sub(used);
+    let mut bytes = vec![0; usize::try_from(between).unwrap_or(0).min(SLOT_PAGE_BYTES)];
+    let got = read_full(file, &mut bytes, trailer.size)?;
+    Ok(got == bytes.len() && bytes.iter().all(|b| *b == 0))
 }

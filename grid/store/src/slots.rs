@@ -2,20 +2,21 @@
 //! file system's journal.
 //!
 //! ```text
-//!   incoming/slot.N   zeros, flushed with many others   ──content, trailer, mark──>  flushed (the data alone: no length, no
-//!                                                                                    name changes)
-//!                     ──cut behind the trailer, renamed──>  objects/xx/ID            not flushed: what undoes it leaves the slot
+//!   incoming/slot.N   zeros, flushed with many others   ──content, zeros, trailer──>  flushed (the data alone: no length, no
+//!                                                                                     name changes)
+//!                     ──renamed──>  objects/xx/ID           not flushed: what undoes it leaves the slot
 //! ```
 //!
-//! The mark says how long the object is. It stands at the end of the last page that the object touches, so a slot that a
-//! crash has left is the object with its mark, or one that nobody was told of; opening the spool takes it up as `ID.sealed`
-//! and looks whether it is whole. Slots are made by a thread of their own, while objects go another way.
+//! There are slots of 4, 8 and 16 KiB. The trailer ends with the last page that the object touches; pages of the slot that
+//! are left are cut off, which the object of the right slot is spared. A slot that a crash has left is an object with its
+//! trailer at the end of a page, or one that nobody was told of; opening the spool takes it up as `ID.sealed` and looks
+//! whether it is whole. Slots are made by a thread of their own, while objects go another way.
 
 use crate::error::StoreError;
 use crate::id::ObjectId;
-use crate::limits::{SLOT_BYTES, SLOT_PAUSE};
+use crate::limits::{SLOT_BYTES, SLOT_PAGE_BYTES, SLOT_PAUSE};
 use crate::spool::SLOT;
-use crate::sys::{Folder, read_full};
+use crate::sys::Folder;
 use crate::trailer::Trailer;
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,18 +26,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-const MAGIC: [u8; 8] = *b"KURSLOT1";
-/// Bytes of a mark: magic, then the length of content and trailer as u64, little endian.
-const MARK_BYTES: usize = 16;
-/// What a mark stands at the end of, bytes.
-const PAGE: usize = 4096;
+/// Sizes of slots, bytes, and which part of all of them has each: most small files are of a page or less, which with the trailer
+/// are two.
+const SIZES: [(usize, usize); 3] = [(SLOT_BYTES / 4, 4), (SLOT_BYTES / 2, 2), (SLOT_BYTES, 4)];
 
 /// One place.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub name: String,
-    pub file: File,
+    file: File,
+    /// Bytes of it.
+    size: usize,
 }
+
+/// Slots by their size, as [`SIZES`].
+type BySize = [Vec<Slot>; SIZES.len()];
 
 #[derive(Debug)]
 struct Pool {
@@ -44,7 +48,7 @@ struct Pool {
     /// Most of them.
     most: usize,
     keep_free_bytes: u64,
-    ready: Mutex<Vec<Slot>>,
+    ready: Mutex<BySize>,
     next: AtomicU64,
     /// Somebody makes some.
     making: AtomicBool,
@@ -64,9 +68,19 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of a slot that an object of `len` bytes with its mark touches.
+/// Bytes of a slot that an object of `len` bytes touches.
 fn touched(len: usize) -> usize {
-    (len + MARK_BYTES).next_multiple_of(PAGE)
+    len.next_multiple_of(SLOT_PAGE_BYTES)
+}
+
+/// An object as it is put into a slot: its trailer at the end of a page.
+pub(crate) fn in_pages(content: &[u8], trailer: &[u8]) -> Vec<u8> {
+    let len = touched(content.len() + trailer.len());
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(content);
+    bytes.resize(len - trailer.len(), 0);
+    bytes.extend_from_slice(trailer);
+    bytes
 }
 
 impl Slots {
@@ -88,14 +102,22 @@ impl Slots {
         }
     }
 
-    /// A place for an object whose content and trailer have `len` bytes, if one is ready.
+    /// A place for an object whose content and trailer have `len` bytes, if one is ready: of the smallest size that has one.
     pub(crate) fn take(&self, len: usize) -> Option<Slot> {
         if self.pool.most == 0 || touched(len) > SLOT_BYTES {
             return None;
         }
         let mut ready = lock(&self.pool.ready);
-        let slot = ready.pop();
-        let low = ready.len() <= self.pool.most / 2;
+        let fits = |(i, (size, part)): (usize, (usize, usize))| (size >= touched(len)).then_some((i, part));
+        let mut low = false;
+        let mut slot = None;
+        for (i, part) in SIZES.into_iter().enumerate().filter_map(fits) {
+            slot = ready.get_mut(i).and_then(Vec::pop);
+            low |= ready.get(i).is_some_and(|r| r.len() <= self.pool.most / part / 2);
+            if slot.is_some() {
+                break;
+            }
+        }
         drop(ready);
         if low {
             self.make_more();
@@ -138,7 +160,7 @@ impl Drop for Slots {
             let _ = maker.join();
         }
         // Nobody else has the spool now: they go with it.
-        for slot in lock(&self.pool.ready).drain(..) {
+        for slot in lock(&self.pool.ready).iter_mut().flat_map(|r| r.drain(..)) {
             let _ = self.pool.incoming.unlink(&slot.name);
         }
     }
@@ -146,117 +168,132 @@ impl Drop for Slots {
 
 impl Pool {
     fn make(&self) -> Result<(), StoreError> {
-        let missing = self.most.saturating_sub(lock(&self.ready).len());
-        let bytes = (missing * SLOT_BYTES) as u64;
+        let mut missing = [0; SIZES.len()];
+        let mut bytes = 0;
+        for ((missing, have), (size, part)) in missing.iter_mut().zip(&*lock(&self.ready)).zip(SIZES) {
+            *missing = (self.most / part).saturating_sub(have.len());
+            bytes += (*missing * size) as u64;
+        }
         let (free, _) = self.incoming.space()?;
         if free.saturating_sub(bytes) < self.keep_free_bytes {
             return Ok(());
         }
-        let mut made = Vec::with_capacity(missing);
+        let mut made = BySize::default();
         let done = self.make_files(missing, &mut made);
         // Lengths and names of all of them at once.
         let done = done.and_then(|()| self.incoming.sync_all());
-        match done {
-            Ok(()) => lock(&self.ready).append(&mut made),
-            Err(_) => {
-                for slot in made {
-                    let _ = self.incoming.unlink(&slot.name);
-                }
+        let mut ready = lock(&self.ready);
+        for (made, ready) in made.iter_mut().zip(&mut *ready) {
+            match done {
+                Ok(()) => ready.append(made),
+                Err(_) => made.iter().for_each(|s| drop(self.incoming.unlink(&s.name))),
             }
         }
         done
     }
 
-    fn make_files(&self, count: usize, made: &mut Vec<Slot>) -> Result<(), StoreError> {
+    fn make_files(&self, missing: [usize; SIZES.len()], made: &mut BySize) -> Result<(), StoreError> {
         let zeros = [0; SLOT_BYTES];
-        for _ in 0..count {
-            if self.stop.load(Ordering::Relaxed) {
-                break;
+        for ((missing, made), (size, _)) in missing.into_iter().zip(made).zip(SIZES) {
+            for _ in 0..missing {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                let name = format!("{SLOT}{}", self.next.fetch_add(1, Ordering::Relaxed));
+                let mut file = self.incoming.create(&name)?;
+                let written = file.write_all(zeros.get(..size).unwrap_or_default());
+                let error = |e| self.incoming.error("write", &name, e);
+                let written = written.map_err(error);
+                made.push(Slot { name, file, size });
+                written?;
             }
-            let name = format!("{SLOT}{}", self.next.fetch_add(1, Ordering::Relaxed));
-            let mut file = self.incoming.create(&name)?;
-            let written = file.write_all(&zeros);
-            let error = |e| self.incoming.error("write", &name, e);
-            let written = written.map_err(error);
-            made.push(Slot { name, file });
-            written?;
         }
         Ok(())
     }
 }
 
 impl Slot {
-    /// Puts content and trailer into the slot, with the mark behind them; not flushed.
+    /// Puts an object into the slot, as [`in_pages`] has made it; not flushed.
     pub(crate) fn write(&self, object: &[u8]) -> io::Result<()> {
-        let mut bytes = vec![0; touched(object.len())];
-        let (front, mark) = bytes.split_at_mut(touched(object.len()) - MARK_BYTES);
-        if let Some(front) = front.get_mut(..object.len()) {
-            front.copy_from_slice(object);
-        }
-        let (magic, len) = mark.split_at_mut(MAGIC.len());
-        magic.copy_from_slice(&MAGIC);
-        len.copy_from_slice(&(object.len() as u64).to_le_bytes());
-        self.file.write_all_at(&bytes, 0)
+        self.file.write_all_at(object, 0)
     }
 
-    /// Flushes it, then cuts it to the object.
+    /// Flushes it, then cuts off what is left of the slot.
     pub(crate) fn flush(&self, len: u64) -> io::Result<()> {
         // Neither its length nor its place on the disk has changed since its own flush.
         self.file.sync_data()?;
-        self.file.set_len(len)
+        if len < self.size as u64 {
+            self.file.set_len(len)?;
+        }
+        Ok(())
     }
 }
 
 /// Which object a slot is that a crash has left; cut to it. None: it is none.
 pub(crate) fn left_in(file: &File) -> io::Result<Option<ObjectId>> {
     let len = file.metadata()?.len();
-    if len == SLOT_BYTES as u64 {
-        let mut bytes = [0; SLOT_BYTES];
-        read_full(file, &mut bytes, 0)?;
-        let Some(len) = bytes.chunks(PAGE).rev().find_map(length) else {
-            return Ok(None);
-        };
-        file.set_len(len)?;
+    let mut end = len.min(SLOT_BYTES as u64);
+    while end > 0 {
+        if let Ok(trailer) = Trailer::read_before(file, end)? {
+            if end < len {
+                file.set_len(end)?;
+            }
+            return Ok(Some(trailer.id));
+        }
+        end = (end - 1) / SLOT_PAGE_BYTES as u64 * SLOT_PAGE_BYTES as u64;
     }
-    Ok(Trailer::read(file)?.ok().map(|t| t.id))
-}
-
-/// What the mark at the end of a page says.
-fn length(page: &[u8]) -> Option<u64> {
-    let (_, mark) = page.split_last_chunk::<MARK_BYTES>()?;
-    let (magic, len) = mark.split_first_chunk::<8>()?;
-    let len = u64::from_le_bytes(len.try_into().ok()?);
-    (*magic == MAGIC && len <= SLOT_BYTES as u64).then_some(len)
+    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn object(len: usize) -> Vec<u8> {
+        let trailer = [9; 100];
+        in_pages(&vec![7; len - trailer.len()], &trailer)
+    }
 
     #[test]
-    fn what_was_put_into_a_slot_is_found_by_its_mark() {
+    fn an_object_gets_the_smallest_slot_and_fills_its_last_page() {
         let dir = tempfile::tempdir().expect("folder");
         let folder = Arc::new(Folder::open(dir.path()).expect("open"));
-        let slots = Slots::new(Arc::clone(&folder), 4, 0);
+        let slots = Slots::new(Arc::clone(&folder), 8, 0);
         assert!(slots.take(1).is_none(), "none is made before it is asked for");
         slots.fill().expect("made");
-        // Sizes at which the mark just fits into a page, and just does not.
-        for len in [
-            1,
-            PAGE - MARK_BYTES,
-            PAGE - MARK_BYTES + 1,
-            SLOT_BYTES - MARK_BYTES,
+        let pages = |n: usize| n * SLOT_PAGE_BYTES;
+        for (len, slot_bytes, file_bytes) in [
+            (100, pages(1), pages(1)),
+            (pages(1), pages(1), pages(1)),
+            (pages(1) + 1, pages(2), pages(2)),
+            (pages(2) + 1, pages(4), pages(3)),
+            (pages(4), pages(4), pages(4)),
         ] {
             let slot = slots.take(len).expect("ready");
-            slot.write(&vec![7; len]).expect("written");
-            let bytes = std::fs::read(dir.path().join(&slot.name)).expect("read");
-            assert_eq!(bytes.len(), SLOT_BYTES);
-            assert_eq!(bytes.chunks(PAGE).rev().find_map(length), Some(len as u64));
-            assert!(bytes[..len].iter().all(|b| *b == 7));
-            slot.flush(len as u64).expect("flushed");
-            assert_eq!(slot.file.metadata().expect("there").len(), len as u64);
+            assert_eq!(slot.size, slot_bytes, "for {len} bytes");
+            let object = object(len);
+            assert_eq!(object.len(), file_bytes);
+            slot.write(&object).expect("written");
+            assert_eq!(slot.file.metadata().expect("there").size(), slot_bytes as u64);
+            slot.flush(object.len() as u64).expect("flushed");
+            assert_eq!(std::fs::read(dir.path().join(&slot.name)).expect("read"), object);
         }
-        assert!(slots.take(SLOT_BYTES - MARK_BYTES + 1).is_none(), "too large");
-        assert_eq!([0; PAGE].chunks(PAGE).find_map(length), None);
+        assert!(slots.take(SLOT_BYTES + 1).is_none(), "too large");
+    }
+
+    #[test]
+    fn a_larger_slot_is_taken_when_the_right_ones_are_used_up() {
+        let dir = tempfile::tempdir().expect("folder");
+        let folder = Arc::new(Folder::open(dir.path()).expect("open"));
+        let slots = Slots::new(folder, 4, 0);
+        slots.fill().expect("made");
+        // No more while this is held.
+        slots.pool.making.store(true, Ordering::Release);
+        let sizes: Vec<_> = (0..5).map(|_| slots.take(1).map(|s| s.size)).collect();
+        let expected = [1, 2, 2, 4].map(|n| Some(n * SLOT_PAGE_BYTES));
+        assert_eq!(sizes[..4], expected);
+        assert_eq!(sizes[4], None);
+        slots.pool.making.store(false, Ordering::Release);
     }
 }

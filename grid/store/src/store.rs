@@ -9,6 +9,7 @@ use crate::limits::{GROUP_MIN, Limits, MAX_PAGE, MAX_PUT_BYTES, chunk_bytes, in_
 use crate::meta::Meta;
 use crate::reader::ObjectReader;
 use crate::recover::{self, Recovered};
+use crate::slots;
 use crate::spool::{self, MODE, Spool, object_path, write_state};
 use crate::trace::{Step, Trace};
 use crate::trailer::Trailer;
@@ -234,27 +235,28 @@ impl Store {
         if let Some(known) = inner.known(id, trailer.size, trailer.digest)? {
             return Ok(known);
         }
-        let mut bytes = content.to_vec();
-        bytes.extend_from_slice(&trailer.encode());
-        let file_bytes = bytes.len() as u64;
+        let end = trailer.encode();
+        let len = content.len() + end.len();
         let mut space = inner.space.reservation();
-        space.grow_to(in_blocks(file_bytes))?;
+        space.grow_to(in_blocks(len as u64))?;
         // Several that come at once share one flush better without slots.
         let alone = inner.writers() < GROUP_MIN as u64;
-        match alone.then(|| inner.slots.take(bytes.len())).flatten() {
+        match alone.then(|| inner.slots.take(len)).flatten() {
             Some(slot) => {
                 inner.trace(Step::Created, id);
+                let bytes = slots::in_pages(content, &end);
+                let file_bytes = bytes.len() as u64;
                 put_aside(inner, &slot.name, slot.write(&bytes), file_bytes)?;
                 inner.trace(Step::Sealed, id);
                 inner.publish_slot(id, &slot, file_bytes)?;
             }
             None => {
-                let name = sealed_name(id);
+                let (name, bytes) = (sealed_name(id), [content, &end].concat());
                 let mut file = inner.spool.incoming.create(&name)?;
                 inner.trace(Step::Created, id);
-                put_aside(inner, &name, file.write_all(&bytes), file_bytes)?;
+                put_aside(inner, &name, file.write_all(&bytes), len as u64)?;
                 inner.trace(Step::Sealed, id);
-                inner.publish(id, &Arc::new(file), file_bytes)?;
+                inner.publish(id, &Arc::new(file), len as u64)?;
             }
         }
         if inner.partials().remove(&id) {

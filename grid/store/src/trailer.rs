@@ -11,10 +11,13 @@
 //!
 //! Integers are little endian. The checksum is BLAKE3 (key derivation mode, [`CONTEXT`]) over everything from
 //! the table to byte 112 of the footer. The content begins at byte 0, so a reader sends the file's first `size`
-//! bytes as they are. An object of one chunk has no table: its digest is the chunk's.
+//! bytes as they are. An object of one chunk has no table: its digest is the chunk's. Of an object that was written into a slot
+//! (`slots`) the file may end with the page in which it would end: then zeros stand between content and table.
 
 use crate::id::ObjectId;
-use crate::limits::{MAX_CHUNKS, MAX_HINT_BYTES, MAX_OBJECT_BYTES, MAX_OWNER_BYTES};
+use crate::limits::{
+    MAX_CHUNKS, MAX_HINT_BYTES, MAX_OBJECT_BYTES, MAX_OWNER_BYTES, SLOT_BYTES, SLOT_PAGE_BYTES,
+};
 use crate::meta::{Bytes, Fixed, META_BYTES, Meta};
 use crate::sys::read_full;
 use kuroshio_core::chunk::{Digest, LEAF_BYTES};
@@ -71,7 +74,11 @@ impl Trailer {
 
     /// Reads the trailer of a file; `Ok(Err(..))` says why it is none.
     pub(crate) fn read(file: &File) -> io::Result<Result<Self, String>> {
-        let file_len = file.metadata()?.len();
+        Self::read_before(file, file.metadata()?.len())
+    }
+
+    /// As [`Self::read`], of a file that is taken to end at `file_len`.
+    pub(crate) fn read_before(file: &File, file_len: u64) -> io::Result<Result<Self, String>> {
         let mut tail = vec![0u8; usize::try_from(file_len.min(FIRST_READ)).unwrap_or(0)];
         let start = file_len.saturating_sub(tail.len() as u64);
         if read_full(file, &mut tail, start)? < tail.len() {
@@ -84,13 +91,18 @@ impl Trailer {
         let len = usize::try_from(footer.trailer_len()).unwrap_or(usize::MAX);
         if len > tail.len() {
             tail = vec![0u8; len];
-            if read_full(file, &mut tail, footer.size)? < len {
+            if read_full(file, &mut tail, file_len.saturating_sub(len as u64))? < len {
                 return Ok(Err("the file became shorter".to_owned()));
             }
         }
         let skip = tail.len().saturating_sub(len);
         Ok(footer.with_rest(tail.get(skip..).unwrap_or_default()))
     }
+}
+
+/// Whether an object of so many bytes may be in a file of that length with zeros in it.
+fn fills_page(used: u64, file_len: u64) -> bool {
+    file_len <= SLOT_BYTES as u64 && used.checked_next_multiple_of(SLOT_PAGE_BYTES as u64) == Some(file_len)
 }
 
 fn checksum(bytes: &[u8]) -> [u8; 32] {
@@ -127,7 +139,8 @@ impl Footer {
         if !right_table {
             return Err("its trailer has a table of the wrong length".to_owned());
         }
-        if footer.size.checked_add(footer.trailer_len()) != Some(file_len) {
+        let used = footer.size.saturating_add(footer.trailer_len());
+        if used != file_len && !fills_page(used, file_len) {
             return Err(format!(
                 "the file has {file_len} bytes, but {} of content and {} of trailer are announced",
                 footer.size,
@@ -246,6 +259,29 @@ mod tests {
             assert_eq!(t.encode().len() as u64, t.len());
             assert_eq!(read(&file(&t)), Ok(t));
         }
+    }
+
+    #[test]
+    fn zeros_are_before_it_up_to_the_end_of_a_page_and_no_further() {
+        for size in [0u64, 1, 500, 1024] {
+            let t = trailer(size, 0, vec![b'p'; 3000]);
+            let (end, used) = (t.encode(), size as usize + t.encode().len());
+            let with_zeros = |len: usize| {
+                let mut bytes = vec![1u8; size as usize];
+                bytes.resize(len - end.len(), 0);
+                [bytes, end.clone()].concat()
+            };
+            let page = used.next_multiple_of(4096);
+            assert_eq!(read(&with_zeros(page)), Ok(t));
+            for len in [used + 1, page - 1, page + 1, page + 4096] {
+                assert!(read(&with_zeros(len)).is_err(), "{size} bytes in {len}");
+            }
+        }
+        let large = trailer(40_000, 40, b"/p".to_vec());
+        let mut bytes = file(&large);
+        let gap = bytes.len().next_multiple_of(4096) - bytes.len();
+        bytes.splice(40_000..40_000, vec![0; gap]);
+        assert!(read(&bytes).is_err(), "no slot is so large");
     }
 
     #[test]

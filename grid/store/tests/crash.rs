@@ -322,52 +322,58 @@ fn a_sealed_object_counts_only_when_it_is_whole() {
     assert!(!store.exists(zeros).expect("look") && !store.exists(short).expect("look"));
 }
 
-/// What a power cut leaves of small objects: a slot with its mark, one that was cut, one whose bytes did not all get there, one that
-/// nothing was put into.
+/// What a power cut leaves of small objects: a slot with an object in its first pages, one that fills it, one whose bytes did not all
+/// get there, one that nothing was put into.
 #[test]
 fn an_object_in_a_slot_counts_only_when_it_is_whole() {
     let dir = tempfile::tempdir().expect("folder");
     let store = open(dir.path());
-    let ids = [id(1), id(2), id(3), id(4)];
+    let ids = [id(1), id(2), id(3), id(4), id(5)];
     for id in ids {
         let content = bytes(id.inode, 5_000);
         store.put(id, &meta("/a"), &content, None).expect("put");
     }
     drop(store);
     let slot = |n: u64| dir.path().join(format!("incoming/slot.{n}"));
-    // As the store lays it out: the object, zeros, and at the end of its last page the mark.
-    let marked = |object: &[u8], len: usize| {
-        let mut all = object.to_vec();
-        all.resize((object.len() + 16).next_multiple_of(4096), 0);
-        let at = all.len() - 16;
-        all[at..at + 8].copy_from_slice(b"KURSLOT1");
-        all[at + 8..].copy_from_slice(&(len as u64).to_le_bytes());
-        all.resize(16 << 10, 0);
+    // As the store lays it out: content, zeros, and the trailer at the end of the object's last page.
+    let in_slot = |object: &[u8], slot_bytes: usize| {
+        let (content, trailer) = object.split_at(5_000);
+        let mut all = content.to_vec();
+        all.resize(object.len().next_multiple_of(4096) - trailer.len(), 0);
+        all.extend_from_slice(trailer);
+        all.resize(slot_bytes, 0);
         all
     };
-    let [good, cut, torn, known] = ids.map(|id| file_of(dir.path(), id));
+    let [good, full, torn, known, plain] = ids.map(|id| file_of(dir.path(), id));
     let object = std::fs::read(&good).expect("read");
-    std::fs::write(slot(1), marked(&object, object.len())).expect("written");
+    std::fs::write(slot(1), in_slot(&object, 16 << 10)).expect("written");
     std::fs::remove_file(good).expect("removed");
-    std::fs::rename(cut, slot(2)).expect("moved back");
+    let object = std::fs::read(&full).expect("read");
+    std::fs::write(slot(2), in_slot(&object, 8 << 10)).expect("written");
+    std::fs::remove_file(full).expect("removed");
     let mut object = std::fs::read(&torn).expect("read");
     object[1000] ^= 1;
-    std::fs::write(slot(3), marked(&object, object.len())).expect("written");
+    std::fs::write(slot(3), in_slot(&object, 16 << 10)).expect("written");
     std::fs::remove_file(torn).expect("removed");
     let object = std::fs::read(&known).expect("read");
-    std::fs::write(slot(4), marked(&object, object.len())).expect("written");
-    std::fs::write(slot(5), vec![0; 16 << 10]).expect("written");
-    std::fs::write(slot(6), marked(b"no trailer", 10)).expect("written");
-    std::fs::write(slot(7), marked(b"longer than a slot", 17 << 10)).expect("written");
+    std::fs::write(slot(4), in_slot(&object, 16 << 10)).expect("written");
+    std::fs::rename(plain, slot(5)).expect("moved back");
+    std::fs::write(slot(6), vec![0; 16 << 10]).expect("written");
+    std::fs::write(slot(7), vec![0; 100]).expect("written");
+    std::fs::write(slot(8), vec![]).expect("written");
+    let mut cut = in_slot(&object, 16 << 10);
+    // Its second page did not get there, and with it the trailer.
+    cut[4096..].fill(0);
+    std::fs::write(slot(9), cut).expect("written");
     let store = open(dir.path());
-    assert_eq!(store.recovered().published, [id(1), id(2)]);
+    assert_eq!(store.recovered().published, [id(1), id(2), id(5)]);
     assert_eq!(
         store.recovered().discarded,
         2,
         "the torn one, and the one that is known"
     );
     assert!(names(dir.path(), "incoming").is_empty());
-    for id in [id(1), id(2), id(4)] {
+    for id in [id(1), id(2), id(4), id(5)] {
         assert_eq!(content(&store, id), bytes(id.inode, 5_000));
     }
     assert!(!store.exists(id(3)).expect("look"));

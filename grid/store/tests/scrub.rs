@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use kuroshio_store::{Finding, FsckState, ObjectId, ScrubOptions, Stop, Store, StoreError};
+use kuroshio_store::{Finding, FsckState, Limits, ObjectId, ScrubOptions, Stop, Store, StoreError};
 use std::collections::BTreeMap;
 
 const FAST: ScrubOptions = ScrubOptions {
@@ -81,6 +81,27 @@ fn every_kind_of_rot_is_found_and_moved_away() {
     let after = store.status().expect("status");
     assert_eq!((after.quarantined, before - after.object_bytes), (0, freed));
     assert!(names(dir.path(), "quarantine").is_empty());
+}
+
+#[test]
+fn rot_between_content_and_trailer_is_found_too() {
+    let dir = tempfile::tempdir().expect("folder");
+    let limits = Limits {
+        slots: 8,
+        ..Limits::default()
+    };
+    let store = Store::open(dir.path(), limits).expect("open");
+    store.prepare().expect("slots");
+    for n in [1, 2] {
+        store.put(id(n), &meta("/a"), &bytes(n, 1000), None).expect("put");
+    }
+    let file = file_of(dir.path(), id(1));
+    assert_eq!(file.metadata().expect("there").len(), 4096, "it fills a page");
+    assert!(scrub(&store, &FAST).1.is_empty());
+    flip(&file, 2000);
+    let (_, findings) = scrub(&store, &FAST);
+    assert_eq!(findings.iter().map(|f| f.id).collect::<Vec<_>>(), [id(1)]);
+    assert!(findings[0].damage.what.contains("not zeros"), "{findings:?}");
 }
 
 #[test]

@@ -3,10 +3,13 @@
 //! `docs/catalog.md` explains each table. A version is never edited once released: a change is a new entry of
 //! [`VERSIONS`]. Each is applied in one transaction with the number it leads to.
 
-use super::{Conn, DbError, DbKind, p};
+use super::{Conn, DbError, DbKind, Dialect, p};
 
 /// Statements from version `i` to `i + 1`.
-pub(crate) const VERSIONS: &[&[&str]] = &[V1, PRESENCE];
+pub(crate) const VERSIONS: &[&[&str]] = &[V1, PRESENCE, ONE_TREE];
+
+/// Begins a statement that only SQLite gets.
+const SQLITE: &str = "{sqlite}";
 
 const V1: &[&str] = &[
     // Owners, groups and copy rules by number. Rows are never changed or removed, so they may be cached.
@@ -74,6 +77,24 @@ const PRESENCE: &[&str] = &[
     "CREATE TABLE turn (name TEXT PRIMARY KEY, holder TEXT NOT NULL, beat BIGINT NOT NULL)",
 ];
 
+/// A key of SQLite is the row's own number only if it is declared as `INTEGER`: one B-tree for a table, not two. These are the
+/// tables in which each operation looks something up.
+const ONE_TREE: &[&str] = &[
+    "{sqlite}ALTER TABLE inode RENAME TO old_inode",
+    "{sqlite}CREATE TABLE inode (ino INTEGER PRIMARY KEY, kind BIGINT NOT NULL, mode BIGINT NOT NULL, uid BIGINT NOT NULL,
+        gid BIGINT NOT NULL, nlink BIGINT NOT NULL, size BIGINT NOT NULL, gen BIGINT NOT NULL,
+        version BIGINT NOT NULL, frags BIGINT NOT NULL, atime BIGINT NOT NULL, mtime BIGINT NOT NULL,
+        ctime BIGINT NOT NULL, btime BIGINT NOT NULL, parent BIGINT NOT NULL, qdir BIGINT NOT NULL,
+        rule BIGINT NOT NULL, acl BLOB, dacl BLOB, target BLOB)",
+    "{sqlite}INSERT INTO inode SELECT * FROM old_inode ORDER BY ino",
+    "{sqlite}DROP TABLE old_inode",
+    "{sqlite}ALTER TABLE usage RENAME TO old_usage",
+    "{sqlite}CREATE TABLE usage (id INTEGER PRIMARY KEY, kind BIGINT NOT NULL, files BIGINT NOT NULL, bytes BIGINT NOT NULL,
+        max_files BIGINT, max_bytes BIGINT, up BIGINT NOT NULL)",
+    "{sqlite}INSERT INTO usage SELECT * FROM old_usage",
+    "{sqlite}DROP TABLE old_usage",
+];
+
 /// Brings the database to the newest version; several processes may do it at once.
 ///
 /// # Errors
@@ -106,6 +127,11 @@ fn migrate_in<C: Conn>(conn: &mut C) -> Result<(), DbError> {
     };
     for version in &VERSIONS[from..] {
         for sql in *version {
+            let sql = match sql.strip_prefix(SQLITE) {
+                Some(_) if conn.dialect() != Dialect::Sqlite => continue,
+                Some(sql) => sql,
+                None => sql,
+            };
             conn.exec(sql, p![])?;
         }
     }

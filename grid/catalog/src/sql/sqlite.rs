@@ -3,12 +3,16 @@
 //! WAL with `synchronous=FULL`: a commit appends the changed pages to the log and flushes it (one
 //! `fdatasync`) before it returns; readers see the last commit before they began. The log is copied back into
 //! the file by the writer when it has [`CHECKPOINT_PAGES`], and then overwritten from its beginning, so that
-//! most commits flush a file whose size does not change.
+//! most commits flush a file whose size does not change. A log that is made in advance ([`Options::log_bytes`])
+//! spares the others the file system's journal too: zeros are no frames, so SQLite takes them for an empty rest.
+//!
+//! [`Options::log_bytes`]: crate::Options::log_bytes
 
 use super::{Backend, Conn, DbError, DbKind, Dialect, P, Row, Sql, Value};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, params_from_iter};
 use std::fs::{File, TryLockError};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Pages of the log after which it is copied back: 32 MiB. Smaller copies pages more often that change again
@@ -18,22 +22,25 @@ const CHECKPOINT_PAGES: u32 = 8192;
 const WRITER_CACHE_KIB: i64 = 64 << 10;
 /// Page cache of each reader, KiB.
 const READER_CACHE_KIB: i64 = 16 << 10;
+/// Zeros that are written to the log at once, bytes.
+const LOG_PIECE_BYTES: usize = 1 << 20;
 /// Prepared statements kept by a connection; the catalog has fewer.
 const STATEMENTS: usize = 256;
 
 /// A database file in a folder that is locked for this process.
 pub(crate) struct SqliteFile {
     path: PathBuf,
+    log_bytes: u64,
     /// Held as long as the catalog is open: its caches and open files belong to one process.
     _lock: File,
 }
 
 impl SqliteFile {
-    /// Opens or makes `catalog.sqlite` in a folder.
+    /// Opens or makes `catalog.sqlite` in a folder; its writer makes a log of `log_bytes` in advance.
     ///
     /// # Errors
     /// The folder cannot be made or written, or another process has the catalog open.
-    pub fn open(dir: &Path) -> Result<Self, DbError> {
+    pub fn open(dir: &Path, log_bytes: u64) -> Result<Self, DbError> {
         let fault = |e: std::io::Error, what: &str| DbError {
             kind: DbKind::Broken,
             source: format!("{}: {what}: {e}", dir.display()).into(),
@@ -58,6 +65,7 @@ impl SqliteFile {
         }
         Ok(Self {
             path: dir.join("catalog.sqlite"),
+            log_bytes,
             _lock: lock,
         })
     }
@@ -82,7 +90,12 @@ impl Backend for SqliteFile {
             "cache_size",
             -(if write { WRITER_CACHE_KIB } else { READER_CACHE_KIB }),
         )?;
-        if !write {
+        if write {
+            // Makes the log, where there is none yet.
+            conn.execute_batch("BEGIN IMMEDIATE; COMMIT")?;
+            // The writer is one, and writes nothing yet. Without it commits are slower, nothing else.
+            let _ = lengthen_log(&self.log(), self.log_bytes);
+        } else {
             conn.pragma_update(None, "query_only", true)?;
         }
         Ok(SqliteConn { conn })
@@ -91,6 +104,36 @@ impl Backend for SqliteFile {
     fn describe(&self) -> String {
         format!("sqlite {}", self.path.display())
     }
+}
+
+impl SqliteFile {
+    /// Where SQLite keeps its log.
+    fn log(&self) -> PathBuf {
+        self.path.with_extension("sqlite-wal")
+    }
+}
+
+/// Writes zeros behind what a log has, until it has so many bytes, and flushes them: from then on the file system has
+/// a place for each of them. When that cannot be, the log is as it was.
+fn lengthen_log(log: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = File::options().append(true).open(log)?;
+    let had = file.metadata()?.len();
+    let done = append_zeros(&mut file, bytes.saturating_sub(had));
+    if done.is_err() {
+        file.set_len(had)?;
+    }
+    done
+}
+
+fn append_zeros(file: &mut File, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; LOG_PIECE_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        let piece = zeros.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        file.write_all(zeros.get(..piece).unwrap_or_default())?;
+        left -= piece as u64;
+    }
+    file.sync_all()
 }
 
 /// One connection.

@@ -56,6 +56,49 @@ fn a_newer_or_broken_file_is_refused_unchanged() {
     );
 }
 
+/// Tables as version 2 had them: each in two B-trees.
+#[test]
+fn a_catalog_of_two_trees_becomes_one_of_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = Options::default();
+        Env::new(std::sync::Arc::new(Sqlite::open(dir.path(), options).unwrap()))
+    };
+    let env = open();
+    let made = env.create("/f");
+    env.symlink("/l", "f");
+    drop(env);
+    let file = rusqlite::Connection::open(dir.path().join("catalog.sqlite")).unwrap();
+    let defined = |table: &str| -> String {
+        let sql = "SELECT sql FROM sqlite_master WHERE name = ?1";
+        file.query_row(sql, [table], |r| r.get(0)).unwrap()
+    };
+    for table in ["inode", "usage"] {
+        let new = defined(table);
+        assert!(new.contains("INTEGER PRIMARY KEY"), "{new}");
+        let old = new.replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY");
+        let batch = format!(
+            "ALTER TABLE {table} RENAME TO now; {old}; INSERT INTO {table} SELECT * FROM now; DROP TABLE now;"
+        );
+        file.execute_batch(&batch).unwrap();
+        assert!(defined(table).contains("BIGINT PRIMARY KEY"));
+    }
+    file.execute("UPDATE meta SET value = 2 WHERE name = 'schema'", [])
+        .unwrap();
+    let env = open();
+    for table in ["inode", "usage"] {
+        assert!(
+            defined(table).contains("INTEGER PRIMARY KEY"),
+            "{}",
+            defined(table)
+        );
+    }
+    assert_eq!(ok(env.stat("/f")).ino, made.ino);
+    assert_eq!(ok(env.stat("/l")).kind, Kind::Symlink);
+    env.create("/g");
+    assert!(ok(env.call(CheckInvariants { limit: 10 })).is_empty());
+}
+
 #[test]
 fn a_row_that_cannot_be_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,6 +138,36 @@ fn a_row_that_cannot_be_is_an_error() {
     let found = ok(env.call(CheckInvariants { limit: 100 }));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with(b"a file or symbolic link's links are not its names"));
+}
+
+#[test]
+fn a_log_made_in_advance_keeps_its_length_and_what_was_answered() {
+    const LOG_BYTES: u64 = 3 << 20;
+    let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let open = |dir: &Path| {
+        let log_bytes = LOG_BYTES;
+        let options = Options {
+            log_bytes,
+            ..Options::default()
+        };
+        Env::new(std::sync::Arc::new(Sqlite::open(dir, options).unwrap()))
+    };
+    let log = dir.path().join("catalog.sqlite-wal");
+    let length = || log.metadata().unwrap().len();
+    let env = open(dir.path());
+    assert_eq!(length(), LOG_BYTES);
+    let names = || (0..50).map(|n| format!("/f{n}"));
+    names().for_each(|n| drop(env.create(&n)));
+    assert_eq!(length(), LOG_BYTES, "commits write over what is there");
+    // What a crash leaves: the log has all of it.
+    for file in ["catalog.sqlite", "catalog.sqlite-wal"] {
+        std::fs::copy(dir.path().join(file), image.path().join(file)).unwrap();
+    }
+    let left = open(image.path());
+    for name in names() {
+        assert_eq!(ok(left.stat(&name)).kind, Kind::File);
+    }
+    assert!(ok(left.call(CheckInvariants { limit: 10 })).is_empty());
 }
 
 /// The child: the folder is a file system of 6 MiB, one of them taken.

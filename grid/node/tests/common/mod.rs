@@ -108,8 +108,11 @@ impl TestGrid {
             .expect("kept")
     }
 
+    /// Content goes through the network: all nodes here are on one host.
     pub fn admin(&self) -> Grid {
-        Grid::connect(&self.admin_ticket()).expect("connected")
+        let grid = Grid::connect(&self.admin_ticket()).expect("connected");
+        grid.use_near(false);
+        grid
     }
 
     pub fn user_ticket(&self, name: &str, scope: &str) -> Ticket {
@@ -124,7 +127,9 @@ impl TestGrid {
     }
 
     pub fn user(&self, name: &str) -> Grid {
-        Grid::connect(&self.user_ticket(name, "")).expect("connected")
+        let grid = Grid::connect(&self.user_ticket(name, "")).expect("connected");
+        grid.use_near(false);
+        grid
     }
 
     /// A directory at the root that everybody may write.

@@ -1,14 +1,30 @@
-//! Nodes of this host: their files are read directly, and drafts are handed over (see `kuroshio_service::near`).
+//! Nodes of this host: their files are read directly, and content is handed over as a file (see `kuroshio_service::near`).
+//!
+//! ```text
+//!   get   open ──> file of the object ──pieces──> destination          this thread
+//!                                        └──────> digest               another one, for content of more than a piece
+//!   put   content ──> memory file ──> node (reads, compares, flushes) ──> digest, receipt
+//! ```
+//!
+//! The same tokens, digests and receipts as by HTTP; what is saved is TLS, its copies and two changes of threads.
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use kuroshio_client::v1;
+use kuroshio_proto::v1;
 use kuroshio_service::near::{self, Ask, Told};
 use kuroshio_service::{Pin, ServiceError};
+use rustix::fs::MemfdFlags;
+
+use crate::error::ClientError;
 
 /// Longest wait for a file to be opened.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
@@ -20,6 +36,10 @@ const SLOWEST: u64 = 10_000_000;
 const ABSENT: Duration = Duration::from_secs(30);
 /// Connections kept to one node.
 const MAX_IDLE: usize = 16;
+/// Bytes of an object's file that are read at once.
+const PIECE_BYTES: u64 = 256 * 1024;
+/// Pieces that are read and not yet digested.
+const PIECES_AHEAD: usize = 3;
 
 #[derive(Default)]
 struct Known {
@@ -29,7 +49,7 @@ struct Known {
 
 /// Connections to nodes of this host.
 pub struct Near {
-    wanted: bool,
+    wanted: AtomicBool,
     known: Mutex<HashMap<String, Known>>,
 }
 
@@ -45,9 +65,14 @@ impl Near {
     /// None are known yet; if they are not wanted, none ever will be.
     pub fn new(wanted: bool) -> Self {
         Self {
-            wanted,
+            wanted: AtomicBool::new(wanted),
             known: Mutex::default(),
         }
+    }
+
+    /// Whether nodes of this host are to be spoken to directly.
+    pub fn want(&self, wanted: bool) {
+        self.wanted.store(wanted, Ordering::Relaxed);
     }
 
     fn with<T>(&self, place: &v1::Place, work: impl FnOnce(&mut Known) -> T) -> T {
@@ -62,7 +87,7 @@ impl Near {
         file: Option<&File>,
         limit: Duration,
     ) -> Option<(Told, Option<File>)> {
-        if !self.wanted {
+        if !self.wanted.load(Ordering::Relaxed) {
             return None;
         }
         let pin = place.pin.parse::<Pin>().ok()?;
@@ -93,8 +118,10 @@ impl Near {
                     return Some((told, given.map(File::from)));
                 }
                 // The node may have ended a connection that waited.
-                Err(_) if was_kept => {}
+                Err(e) if was_kept && !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(e) => {
+                    // Who comes next does not wait for it as long again.
+                    self.with(place, |k| k.absent = Some(Instant::now()));
                     tracing::warn!(node = place.node, "a node of this host does not answer: {e}");
                     return None;
                 }
@@ -138,4 +165,75 @@ impl Near {
             Told::Read { .. } => None,
         }
     }
+
+    /// Hands small content over; none if the node is not on this host, or no memory file can be had.
+    pub(crate) fn put(&self, place: &v1::Place, content: &[u8]) -> Option<Result<Written, ServiceError>> {
+        if !self.wanted.load(Ordering::Relaxed) {
+            return None;
+        }
+        let file = rustix::fs::memfd_create("content", MemfdFlags::CLOEXEC).ok()?;
+        let file = File::from(file);
+        file.write_all_at(content, 0).ok()?;
+        self.store(place, &file, content.len() as u64)
+    }
+}
+
+/// Reads a range of an object's file piece by piece: `take` gets each, in this thread, and then `digests` count it. What
+/// `take` has got when this fails was counted.
+pub(crate) fn read(
+    file: &File,
+    range: Range<u64>,
+    digests: &mut [&mut blake3::Hasher],
+    take: &mut dyn FnMut(&[u8]) -> Result<(), ClientError>,
+) -> Result<(), ClientError> {
+    let mut at = range.start;
+    let mut piece = |buffer: &mut Vec<u8>| -> Result<bool, ClientError> {
+        let len = (range.end - at).min(PIECE_BYTES);
+        buffer.resize(usize::try_from(len).unwrap_or(0), 0);
+        file.read_exact_at(buffer, at).map_err(short)?;
+        at += len;
+        if len > 0 {
+            take(buffer)?;
+        }
+        Ok(len > 0)
+    };
+    if range.end - range.start <= PIECE_BYTES {
+        let mut buffer = Vec::new();
+        piece(&mut buffer)?;
+        count(digests, &buffer);
+        return Ok(());
+    }
+    thread::scope(|scope| {
+        let (read, ready) = mpsc::sync_channel::<Vec<u8>>(PIECES_AHEAD);
+        let (done, free) = mpsc::channel::<Vec<u8>>();
+        for _ in 0..PIECES_AHEAD {
+            // The other end is below.
+            let _ = done.send(Vec::new());
+        }
+        scope.spawn(move || {
+            for buffer in ready {
+                count(digests, &buffer);
+                // Who reads may have ended.
+                let _ = done.send(buffer);
+            }
+        });
+        // It ends when all is read: the digests have all of it when the scope ends.
+        while let Ok(mut buffer) = free.recv() {
+            if !piece(&mut buffer)? || read.send(buffer).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn count(digests: &mut [&mut blake3::Hasher], piece: &[u8]) {
+    for digest in digests {
+        digest.update(piece);
+    }
+}
+
+/// The file of an object cannot be read.
+fn short(source: io::Error) -> ClientError {
+    ClientError::NoReplica(format!("the file of an object: {source}"))
 }
