@@ -7,8 +7,8 @@
 
 use crate::{
     Access, Acl, AclKind, Attr, CatalogError, ContentLayout, CopyBalance, CopyRule, Created, DirPage, Draft,
-    Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob, Node,
-    NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind,
+    DumpSink, Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob,
+    Node, NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind,
     QuotaKind, QuotaSubject, RenameMode, ReplicaState, Reply, Route, SetTime, SetXattrMode, Site,
     SpaceTotals, Turn, Usage,
 };
@@ -737,6 +737,13 @@ operations! {
         /// All fragments, by index from 0, each with the nodes that have it whole.
         fragments: Vec<NewFragment>,
     } -> Attr = Reply::Attr(a) => a;
+
+    /// Gives what only the catalog knows to `sink`, as of one moment: inodes, names, attributes, bounds. The answer is how
+    /// many rows. It holds a reading connection while it lasts. Service or administrator.
+    read Dump {
+        /// Takes the rows.
+        sink: DumpSink,
+    } -> u64 = Reply::Count(n) => n;
 
     /// Checks invariants by reading everything: link counts, quota sums, copy reckoning, rows without their
     /// owner. One line for each finding, at most `limit`. Service or administrator.

@@ -6,6 +6,7 @@
 mod attrs;
 mod check;
 mod content;
+mod dump;
 mod grid;
 mod inode;
 mod jobs;
@@ -154,6 +155,7 @@ impl<'a> Tx<'a> {
             Op::Reap(o) => self.reap(o.limit, o.ttl_ms).map(Reply::Count),
             Op::RaiseNumbers(o) => self.raise_numbers(o.highest).map(Reply::Count),
             Op::RestoreFile(o) => self.restore_file(o).map(Reply::Attr),
+            Op::Dump(o) => self.dump(&o.sink).map(Reply::Count),
             Op::CheckInvariants(o) => self.check_invariants(o.limit).map(Reply::Names),
             other => refuse(
                 ErrorKind::Unsupported,

@@ -11,17 +11,24 @@
 //! | other `ID.part`, `ID.resume` | removed |
 //! | anything else | left alone; `fsck` tells of it |
 //!
-//! Then the objects are counted.
+//! Then the objects are counted. One of a slot's length without a trailer at its end is a slot that got its name and, after a
+//! crash, its old length again:
+//!
+//! | found in it | done |
+//! |---|---|
+//! | a mark, and the object that the name says, digest right | cut behind the object |
+//! | a mark and no such object, or zeros alone | removed: its flush had not ended, so nobody was told of it |
+//! | anything else | left alone: an object that was damaged |
 
 use crate::error::StoreError;
 use crate::id::ObjectId;
 use crate::inner::{Inner, part_name, resume_name, sealed_name};
 use crate::journal;
-use crate::limits::in_blocks;
+use crate::limits::{SLOT_BYTES, in_blocks};
 use crate::reader::{compare, expect_id};
-use crate::slots;
+use crate::slots::{self, Uncut};
 use crate::spool::{PART, RESUME, SEALED, SLOT, WHY, object_path};
-use crate::sys::Kind;
+use crate::sys::{Folder, Kind};
 use crate::trailer::Trailer;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -92,7 +99,7 @@ pub(crate) fn run(inner: &Inner) -> Result<Recovered, StoreError> {
         }
         incoming.sync()?;
     }
-    count(inner)?;
+    count(inner, &mut done)?;
     Ok(done)
 }
 
@@ -164,8 +171,23 @@ fn can_be_resumed(inner: &Inner, id: ObjectId) -> Result<bool, StoreError> {
     Ok(left.is_some())
 }
 
+/// Whether a file of a slot's length is an object, and how long it is now; one that nobody was told of is removed.
+fn settle_uncut(folder: &Folder, id: ObjectId) -> Result<Option<u64>, StoreError> {
+    let name = id.to_string();
+    let Some(file) = folder.write_file(&name)? else {
+        return Ok(None);
+    };
+    let error = |e| folder.error("read", &name, e);
+    if slots::cut_again(&file, id).map_err(error)? == Uncut::Nothing {
+        folder.unlink(&name)?;
+        folder.sync()?;
+        return Ok(None);
+    }
+    Ok(Some(file.metadata().map_err(error)?.len()))
+}
+
 /// Counts objects and quarantined files, and their bytes.
-fn count(inner: &Inner) -> Result<(), StoreError> {
+fn count(inner: &Inner, done: &mut Recovered) -> Result<(), StoreError> {
     let (mut objects, mut bytes, mut quarantined) = (0u64, 0u64, 0u64);
     for bucket in 0..=u8::MAX {
         let folder = inner.spool.objects.folder(&format!("{bucket:02x}"))?;
@@ -173,7 +195,14 @@ fn count(inner: &Inner) -> Result<(), StoreError> {
             let Some(id) = ObjectId::from_bytes(&name) else {
                 continue;
             };
-            if let Some((len, _)) = folder.stat(&id.to_string())? {
+            if let Some((mut len, _)) = folder.stat(&id.to_string())? {
+                if len == SLOT_BYTES as u64 {
+                    let Some(cut) = settle_uncut(&folder, id)? else {
+                        done.discarded += 1;
+                        continue;
+                    };
+                    len = cut;
+                }
                 inner.note_numbers(id);
                 objects += 1;
                 bytes = bytes.saturating_add(in_blocks(len));

@@ -9,11 +9,12 @@
 //!
 //! The mark says how long the object is. It stands at the end of the last page that the object touches, so a slot that a
 //! crash has left is the object with its mark, or one that nobody was told of; opening the spool takes it up as `ID.sealed`
-//! and looks whether it is whole. Slots are made by a thread of their own, while objects go another way.
+//! and looks whether it is whole. A file system may also keep the rename and undo the cut: such an object is cut again. Slots are made by a thread of their own, while objects go another way.
 
 use crate::error::StoreError;
 use crate::id::ObjectId;
 use crate::limits::{SLOT_BYTES, SLOT_PAUSE};
+use crate::reader::{compare, expect_id};
 use crate::spool::SLOT;
 use crate::sys::{Folder, read_full};
 use crate::trailer::Trailer;
@@ -219,6 +220,42 @@ pub(crate) fn left_in(file: &File) -> io::Result<Option<ObjectId>> {
         file.set_len(len)?;
     }
     Ok(Trailer::read(file)?.ok().map(|t| t.id))
+}
+
+/// What a file of a slot's size is that stands among the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uncut {
+    /// An object with its mark; it is cut now.
+    Object,
+    /// A slot that no whole object is in.
+    Nothing,
+    /// Something else: an object that is just as long, or a damaged one.
+    Other,
+}
+
+/// Cuts what was named and not cut before a crash.
+pub(crate) fn cut_again(file: &File, id: ObjectId) -> io::Result<Uncut> {
+    if Trailer::read(file)?.is_ok() {
+        return Ok(Uncut::Other);
+    }
+    let mut bytes = [0; SLOT_BYTES];
+    read_full(file, &mut bytes, 0)?;
+    let Some(len) = bytes.chunks(PAGE).rev().find_map(length) else {
+        let empty = bytes.iter().all(|b| *b == 0);
+        return Ok(if empty { Uncut::Nothing } else { Uncut::Other });
+    };
+    file.set_len(len)?;
+    let Ok(trailer) = Trailer::read(file)?.and_then(|t| expect_id(t, id)) else {
+        return Ok(Uncut::Nothing);
+    };
+    let right = matches!(
+        compare(file, &trailer, 0..trailer.size, &mut |_| true)?,
+        Some(None)
+    );
+    if right {
+        file.sync_all()?;
+    }
+    Ok(if right { Uncut::Object } else { Uncut::Nothing })
 }
 
 /// What the mark at the end of a page says.

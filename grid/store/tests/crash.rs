@@ -322,6 +322,79 @@ fn a_sealed_object_counts_only_when_it_is_whole() {
     assert!(!store.exists(zeros).expect("look") && !store.exists(short).expect("look"));
 }
 
+/// As the store lays it out: the object, zeros, and at the end of its last page the mark.
+fn marked(object: &[u8], len: usize) -> Vec<u8> {
+    let mut all = object.to_vec();
+    all.resize((object.len() + 16).next_multiple_of(4096), 0);
+    let at = all.len() - 16;
+    all[at..at + 8].copy_from_slice(b"KURSLOT1");
+    all[at + 8..].copy_from_slice(&(len as u64).to_le_bytes());
+    all.resize(16 << 10, 0);
+    all
+}
+
+/// What a power cut leaves where the file system keeps the rename of a slot and undoes its cut.
+#[test]
+fn a_named_slot_that_was_not_cut_is_an_object_only_when_it_is_whole() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = open(dir.path());
+    let ids = [id(1), id(2), id(3), id(4), id(5), id(6)];
+    for id in ids {
+        let content = bytes(id.inode, 5_000);
+        store.put(id, &meta("/a"), &content, None).expect("put");
+    }
+    let spare = |len: usize| bytes(7, len);
+    store.put(id(7), &meta("/a"), &spare(5_000), None).expect("put");
+    let trailer = std::fs::metadata(file_of(dir.path(), id(7)))
+        .expect("there")
+        .len()
+        - 5_000;
+    // An object that is as long as a slot.
+    let long = (16 << 10) - usize::try_from(trailer).expect("small");
+    store.put(id(8), &meta("/a"), &spare(long), None).expect("put");
+    assert_eq!(
+        std::fs::metadata(file_of(dir.path(), id(8)))
+            .expect("there")
+            .len(),
+        16 << 10
+    );
+    drop(store);
+    let [good, torn, zeros, other, damaged, plain] = ids.map(|id| file_of(dir.path(), id));
+    let object = |path: &Path| std::fs::read(path).expect("read");
+    let write = |path: &Path, bytes: Vec<u8>| std::fs::write(path, bytes).expect("written");
+    let bytes_of = object(&good);
+    write(&good, marked(&bytes_of, bytes_of.len()));
+    let mut bytes_of = object(&torn);
+    bytes_of[1000] ^= 1;
+    write(&torn, marked(&bytes_of, bytes_of.len()));
+    write(&zeros, vec![0; 16 << 10]);
+    // Another object than its name says.
+    let bytes_of = object(&plain);
+    write(&other, marked(&bytes_of, bytes_of.len()));
+    let mut bytes_of = object(&damaged);
+    bytes_of.resize(16 << 10, 0);
+    write(&damaged, bytes_of);
+
+    let store = open(dir.path());
+    assert_eq!(store.recovered().discarded, 3, "torn, zeros, another's");
+    for id in [id(1), id(6)] {
+        assert_eq!(content(&store, id), bytes(id.inode, 5_000));
+    }
+    assert_eq!(content(&store, id(8)), spare(long));
+    for n in 2..=4 {
+        assert!(!store.exists(id(n)).expect("look"), "{n}");
+    }
+    // Without a mark it is one that was damaged: for quarantine, not gone.
+    assert!(damaged.exists());
+    let mut odd = Vec::new();
+    let report = store.fsck(true, &mut |entry| {
+        if !matches!(entry.state, FsckState::Right) {
+            odd.push(entry.state.clone());
+        }
+    });
+    assert_eq!((report.expect("fsck").right, odd.len()), (4, 1), "{odd:?}");
+}
+
 /// What a power cut leaves of small objects: a slot with its mark, one that was cut, one whose bytes did not all get there, one that
 /// nothing was put into.
 #[test]
@@ -335,16 +408,6 @@ fn an_object_in_a_slot_counts_only_when_it_is_whole() {
     }
     drop(store);
     let slot = |n: u64| dir.path().join(format!("incoming/slot.{n}"));
-    // As the store lays it out: the object, zeros, and at the end of its last page the mark.
-    let marked = |object: &[u8], len: usize| {
-        let mut all = object.to_vec();
-        all.resize((object.len() + 16).next_multiple_of(4096), 0);
-        let at = all.len() - 16;
-        all[at..at + 8].copy_from_slice(b"KURSLOT1");
-        all[at + 8..].copy_from_slice(&(len as u64).to_le_bytes());
-        all.resize(16 << 10, 0);
-        all
-    };
     let [good, cut, torn, known] = ids.map(|id| file_of(dir.path(), id));
     let object = std::fs::read(&good).expect("read");
     std::fs::write(slot(1), marked(&object, object.len())).expect("written");
