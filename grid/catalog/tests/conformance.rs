@@ -42,7 +42,7 @@ back_ends! {
     replicas: short_and_surplus per_site the_last_one_stays a_lost_node a_drained_node adopted
         nodes_and_sites routes_and_leases;
     restores: a_file_with_its_numbers numbers_are_raised a_dump_is_all_that_only_the_catalog_knows;
-    jobs: claimed_by_priority cancelled_and_taken_over of_users;
+    jobs: claimed_by_priority cancelled_and_taken_over of_users a_clock_that_jumped_holds_nothing_for_long;
     presence: records_change_with_each_hearing a_job_is_for_the_service_that_hears_its_node one_has_the_turn;
     together: many_threads_make_names moves_make_no_loop the_flush_comes_first two_services_on_one_catalog
         decisions_rest_on_what_is_locked a_queue_of_changes;
