@@ -7,10 +7,10 @@
 
 use crate::{
     Access, Acl, AclKind, Attr, CatalogError, ContentLayout, CopyBalance, CopyRule, Created, DirPage, Draft,
-    DumpSink, Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob,
-    Node, NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind,
-    QuotaKind, QuotaSubject, RenameMode, ReplicaState, Reply, Route, SetTime, SetXattrMode, Site,
-    SpaceTotals, Turn, Usage,
+    DumpSink, Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Kind, Lease, NewFragment,
+    NewJob, Node, NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence,
+    PresenceKind, QuotaKind, QuotaSubject, RenameMode, ReplicaState, Reply, Route, SetTime, SetXattrMode,
+    Site, SpaceTotals, Turn, Usage,
 };
 
 /// An operation with a typed answer; see [`crate::CatalogExt::call`].
@@ -149,6 +149,18 @@ operations! {
     write MakeDir {
         /// Name to make.
         place: Place,
+        /// Permission bits, before the mask.
+        mode: u32,
+        /// Bits taken away, unless the parent has a default ACL.
+        umask: u32,
+    } -> Attr = Reply::Attr(a) => a;
+
+    /// Makes a FIFO or a socket: a name with attributes, and nothing else.
+    write MakeSpecial {
+        /// Name to make.
+        place: Place,
+        /// What: [`Kind::Fifo`] or [`Kind::Socket`].
+        kind: Kind,
         /// Permission bits, before the mask.
         mode: u32,
         /// Bits taken away, unless the parent has a default ACL.

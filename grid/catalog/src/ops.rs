@@ -86,6 +86,7 @@ impl<'a> Tx<'a> {
             Op::ReadDir(o) => self.read_dir(o).map(Reply::DirPage),
             Op::PathOf(o) => self.path_of(o.ino).map(Reply::Path),
             Op::MakeDir(o) => self.make_dir(o).map(Reply::Attr),
+            Op::MakeSpecial(o) => self.make_special(o).map(Reply::Attr),
             Op::Create(o) => self.create(o).map(Reply::Created),
             Op::Symlink(o) => self.symlink(o).map(Reply::Attr),
             Op::Link(o) => self.link(o).map(Reply::Attr),

@@ -32,7 +32,7 @@ macro_rules! back_ends {
 
 back_ends! {
     names: make_and_look_up create_opens_or_refuses dots_slashes_and_limits symbolic_links hard_links
-        directories_are_removed_when_empty listing_in_pages paths_of_inodes;
+        directories_are_removed_when_empty listing_in_pages paths_of_inodes fifos_and_sockets;
     renames: files directories below_itself no_replace_and_exchange sticky_and_permissions;
     access: search_read_write a_number_gives_no_right owner_group_other_and_acl default_acl_and_set_gid who_changes_what
         times extended_attributes callers_are_checked;

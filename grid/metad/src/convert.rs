@@ -43,6 +43,8 @@ pub fn kind(kind: cat::Kind) -> v1::Kind {
         cat::Kind::File => v1::Kind::File,
         cat::Kind::Dir => v1::Kind::Directory,
         cat::Kind::Symlink => v1::Kind::Symlink,
+        cat::Kind::Fifo => v1::Kind::Fifo,
+        cat::Kind::Socket => v1::Kind::Socket,
     }
 }
 

@@ -40,6 +40,25 @@ impl Inner {
     pub async fn make_file(&self, session: &Session, r: v1::MakeFileRequest) -> Answered {
         let place = session.place(&r.path);
         self.may_at(&session.who, Operation::Modify, &place).await?;
+        let special = match r.special() {
+            v1::Special::None => None,
+            v1::Special::Fifo => Some(Kind::Fifo),
+            v1::Special::Socket => Some(Kind::Socket),
+        };
+        if let Some(kind) = special {
+            let (mode, umask) = (r.mode, r.umask);
+            let op = cat::MakeSpecial {
+                place,
+                kind,
+                mode,
+                umask,
+            };
+            let made = self.ask(&session.who.caller, op).await?;
+            return Ok(Answer::OpenFile(v1::OpenFileReply {
+                attr: Some(convert::attr(made)),
+                ..v1::OpenFileReply::default()
+            }));
+        }
         let op = cat::Create {
             place,
             mode: r.mode,
@@ -101,6 +120,10 @@ impl Inner {
                 Kind::File => {}
                 Kind::Dir => return Err(Failure::new(Code::IsDirectory, format!("{place}: a directory"))),
                 Kind::Symlink => return Err(Failure::new(Code::Loop, format!("{place}: a symbolic link"))),
+                Kind::Fifo | Kind::Socket => {
+                    let text = format!("{place}: a FIFO or socket has no content");
+                    return Err(Failure::new(Code::Invalid, text));
+                }
             }
             if r.write {
                 reply.write_handle = self.begin_write(session, found.ino)?;

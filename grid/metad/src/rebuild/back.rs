@@ -136,6 +136,20 @@ impl Run {
                     let target = kept.inode.target.clone();
                     self.inner.try_ask(&admin, cat::Symlink { place, target }).await
                 }
+                (None, kind @ (v1::Kind::Fifo | v1::Kind::Socket)) => {
+                    let kind = if kind == v1::Kind::Fifo {
+                        cat::Kind::Fifo
+                    } else {
+                        cat::Kind::Socket
+                    };
+                    let make = cat::MakeSpecial {
+                        place,
+                        kind,
+                        mode: 0,
+                        umask: 0,
+                    };
+                    self.inner.try_ask(&admin, make).await
+                }
                 (None, _) => {
                     let create = cat::Create {
                         place,

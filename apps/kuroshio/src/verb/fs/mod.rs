@@ -231,6 +231,8 @@ pub fn kind_name(attr: &v1::Attr) -> &'static str {
         v1::Kind::File => "file",
         v1::Kind::Directory => "directory",
         v1::Kind::Symlink => "symlink",
+        v1::Kind::Fifo => "fifo",
+        v1::Kind::Socket => "socket",
         v1::Kind::Unspecified => "unknown",
     }
 }
