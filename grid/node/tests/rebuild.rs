@@ -228,6 +228,15 @@ fn furnish(grid: &TestGrid, g: &Grid) {
     g.symlink(b"../nowhere", b"/people/link").expect("linked");
     g.link(b"/people/link", b"/link2").expect("linked");
     g.make_file(b"/empty", 0o604, 0).expect("made");
+    for (path, special) in [("/fifo", v1::Special::Fifo), ("/socket", v1::Special::Socket)] {
+        let made = v1::MakeFileRequest {
+            path: path.into(),
+            mode: 0o620,
+            special: special.into(),
+            ..v1::MakeFileRequest::default()
+        };
+        g.call(v1::request::Op::MakeFile(made)).expect("made");
+    }
     put(g, "/was", &bytes(500, 22), 0o644).expect("put");
     put(g, "/later", &bytes(600, 23), 0o644).expect("put");
     put(g, "/removed", &bytes(700, 24), 0o644).expect("put");
@@ -275,7 +284,7 @@ fn seen(g: &Grid, path: &str) -> String {
     text
 }
 
-const FURNISHED: [&str; 11] = [
+const FURNISHED: [&str; 13] = [
     "/",
     "/people",
     "/people/ann",
@@ -284,6 +293,8 @@ const FURNISHED: [&str; 11] = [
     "/people/link",
     "/link2",
     "/empty",
+    "/fifo",
+    "/socket",
     "/is",
     "/bound",
     "/bound/f",
@@ -355,7 +366,7 @@ fn a_snapshot_gives_back_what_no_object_knows() {
         (5, 0, 0),
         "{reply:?}"
     );
-    assert_eq!((reply.directories, reply.names), (3, 1 + 2 + 1), "{reply:?}");
+    assert_eq!((reply.directories, reply.names), (3, 1 + 2 + 1 + 2), "{reply:?}");
     assert_eq!(
         (reply.missing, reply.missing_paths.clone()),
         (1, vec![b"/removed".to_vec()])
