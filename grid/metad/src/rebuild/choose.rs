@@ -218,6 +218,7 @@ mod tests {
             (40, kept(41, &["e"])),
             (50, kept(51, &["f", "g"])),
             (60, kept(61, &["h"])),
+            (80, kept(81, &["i"])),
         ];
         let snapshot = Snapshot {
             taken_ns: 10,
@@ -236,6 +237,8 @@ mod tests {
             object(50, 102, 0, "/x", 1, 20),
             // A copy that was made later knows a later name: that of inode 20 then.
             object(60, 61, 0, "/moved", 1, 20),
+            // By a number that came later, whatever the node's clock says.
+            object(80, 103, 0, "/j", 1, 5),
             // New; and one that was removed before the snapshot.
             object(110, 111, 0, "/c", 1, 20),
             object(70, 71, 0, "/e", 1, 5),
@@ -249,6 +252,7 @@ mod tests {
             (40, 101, "/late"),
             (50, 102, "/x /f /g"),
             (60, 61, "/moved"),
+            (80, 103, "/j"),
             (110, 111, "/c"),
         ];
         let expected: Vec<_> = expected
