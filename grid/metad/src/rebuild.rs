@@ -439,16 +439,13 @@ impl Run {
         };
         let made = self.inner.try_ask(&Caller::admin(), restore).await;
         made.map_err(|e| e.to_string())?;
-        match kept {
-            Some(kept) => {
-                let late = job.late.then_some(job.content.file.mode);
-                // The file is there all the same.
-                if let Err(e) = self.dress(Place::ino(job.ino), kept, late).await {
-                    let text = format!("attributes of {}: {e}", String::from_utf8_lossy(path));
-                    lock(&self.trouble).push(text);
-                }
+        if let Some(kept) = kept {
+            let late = job.late.then_some(job.content.file.mode);
+            // The file is there all the same.
+            if let Err(e) = self.dress(Place::ino(job.ino), kept, late).await {
+                let text = format!("attributes of {}: {e}", String::from_utf8_lossy(path));
+                lock(&self.trouble).push(text);
             }
-            None => {}
         }
         Ok(())
     }

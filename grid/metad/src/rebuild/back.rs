@@ -43,13 +43,12 @@ impl Run {
                 let (run, counted) = (self.clone(), counted.clone());
                 async move { run.folder(path, ino, counted.contains(&ino)).await }
             };
-            together(level, make, |done| match done {
-                Ok(Some(folder)) => {
+            together(level, make, |done| {
+                // Else it is there, or its name is another's: what is below finds its place, or goes to /lost+found.
+                if let Ok(Some(folder)) = done {
                     reply.directories += 1;
                     made.push(folder);
                 }
-                // It is there, or its name is another's: what is below finds its place, or goes to /lost+found.
-                Ok(None) | Err(_) => {}
             })
             .await;
         }
