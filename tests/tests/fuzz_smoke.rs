@@ -2,7 +2,7 @@
 
 use kuroshio_tests::{fuzz, root};
 
-/// Random inputs of each target; the seed of the n-th is n.
+/// Random inputs of each target, if `KUROSHIO_FUZZ_RUNS` does not say how many; the seed of the n-th is n.
 const RUNS: u64 = 3000;
 const MAX_BYTES: u64 = 400;
 
@@ -39,7 +39,8 @@ fn smoke(name: &str) {
         found += 1;
     }
     assert!(found > 0, "no seed in {}", folder.display());
-    for seed in 0..RUNS {
+    let runs = std::env::var("KUROSHIO_FUZZ_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
+    for seed in 0..runs {
         let data = input(name, seed);
         let run = std::panic::catch_unwind(|| fuzz::run(name, &data));
         assert!(run.is_ok(), "target {name}, seed {seed}: {data:?}");

@@ -11,6 +11,18 @@ pub enum Kind {
     Dir,
     /// Symbolic link.
     Symlink,
+    /// A FIFO: a name for processes of one host to meet at; it has no content.
+    Fifo,
+    /// A socket: as a FIFO.
+    Socket,
+}
+
+impl Kind {
+    /// Whether it is a name alone, with nothing behind it that the grid keeps.
+    #[must_use]
+    pub fn is_special(self) -> bool {
+        matches!(self, Kind::Fifo | Kind::Socket)
+    }
 }
 
 /// Nanoseconds since 1970-01-01 UTC: 1677 to 2262.

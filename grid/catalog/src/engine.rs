@@ -158,6 +158,7 @@ impl<B: Backend> Engine<B> {
             texts: Texts::default(),
             opens: Opens::default(),
             clock: options.clock,
+            standing: crate::state::Standing::default(),
             session: AtomicU64::new(0),
         };
         refill(&mut first, &shared)?;

@@ -36,6 +36,7 @@ mod answer;
 mod attr;
 mod catalog;
 mod content;
+mod dump;
 mod engine;
 mod error;
 mod id;
@@ -60,6 +61,7 @@ pub use content::{
     ContentLayout, CopyBalance, CopyRule, Digest, Draft, Fragment, NewFragment, OffCopies, OpenFile, Replica,
     ReplicaState,
 };
+pub use dump::{DumpRow, DumpSink, DumpedInode};
 pub use engine::{Options, Trace, TraceEvent};
 pub use error::{CatalogError, ErrorKind};
 pub use id::{Caller, Generation, Handle, Ino, JobId, ObjectId, Place, Role, is_principal};

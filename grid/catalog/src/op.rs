@@ -7,10 +7,10 @@
 
 use crate::{
     Access, Acl, AclKind, Attr, CatalogError, ContentLayout, CopyBalance, CopyRule, Created, DirPage, Draft,
-    Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Lease, NewFragment, NewJob, Node,
-    NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence, PresenceKind,
-    QuotaKind, QuotaSubject, RenameMode, ReplicaState, Reply, Route, SetTime, SetXattrMode, Site,
-    SpaceTotals, Turn, Usage,
+    DumpSink, Fragment, Generation, Handle, Ino, Job, JobFilter, JobId, JobState, Kind, Lease, NewFragment,
+    NewJob, Node, NodeReplica, NodeReport, NodeState, ObjectId, OffCopies, OpenFile, Place, Presence,
+    PresenceKind, QuotaKind, QuotaSubject, RenameMode, ReplicaState, Reply, Route, SetTime, SetXattrMode,
+    Site, SpaceTotals, Turn, Usage,
 };
 
 /// An operation with a typed answer; see [`crate::CatalogExt::call`].
@@ -149,6 +149,18 @@ operations! {
     write MakeDir {
         /// Name to make.
         place: Place,
+        /// Permission bits, before the mask.
+        mode: u32,
+        /// Bits taken away, unless the parent has a default ACL.
+        umask: u32,
+    } -> Attr = Reply::Attr(a) => a;
+
+    /// Makes a FIFO or a socket: a name with attributes, and nothing else.
+    write MakeSpecial {
+        /// Name to make.
+        place: Place,
+        /// What: [`Kind::Fifo`] or [`Kind::Socket`].
+        kind: Kind,
         /// Permission bits, before the mask.
         mode: u32,
         /// Bits taken away, unless the parent has a default ACL.
@@ -737,6 +749,13 @@ operations! {
         /// All fragments, by index from 0, each with the nodes that have it whole.
         fragments: Vec<NewFragment>,
     } -> Attr = Reply::Attr(a) => a;
+
+    /// Gives what only the catalog knows to `sink`, as of one moment: inodes, names, attributes, bounds. The answer is how
+    /// many rows. It holds a reading connection while it lasts. Service or administrator.
+    read Dump {
+        /// Takes the rows.
+        sink: DumpSink,
+    } -> u64 = Reply::Count(n) => n;
 
     /// Checks invariants by reading everything: link counts, quota sums, copy reckoning, rows without their
     /// owner. One line for each finding, at most `limit`. Service or administrator.

@@ -6,6 +6,7 @@
 mod attrs;
 mod check;
 mod content;
+mod dump;
 mod grid;
 mod inode;
 mod jobs;
@@ -85,6 +86,7 @@ impl<'a> Tx<'a> {
             Op::ReadDir(o) => self.read_dir(o).map(Reply::DirPage),
             Op::PathOf(o) => self.path_of(o.ino).map(Reply::Path),
             Op::MakeDir(o) => self.make_dir(o).map(Reply::Attr),
+            Op::MakeSpecial(o) => self.make_special(o).map(Reply::Attr),
             Op::Create(o) => self.create(o).map(Reply::Created),
             Op::Symlink(o) => self.symlink(o).map(Reply::Attr),
             Op::Link(o) => self.link(o).map(Reply::Attr),
@@ -154,6 +156,7 @@ impl<'a> Tx<'a> {
             Op::Reap(o) => self.reap(o.limit, o.ttl_ms).map(Reply::Count),
             Op::RaiseNumbers(o) => self.raise_numbers(o.highest).map(Reply::Count),
             Op::RestoreFile(o) => self.restore_file(o).map(Reply::Attr),
+            Op::Dump(o) => self.dump(&o.sink).map(Reply::Count),
             Op::CheckInvariants(o) => self.check_invariants(o.limit).map(Reply::Names),
             other => refuse(
                 ErrorKind::Unsupported,

@@ -2,10 +2,11 @@
 
 use crate::limits::ID_BLOCK;
 use crate::{Generation, Handle, Ino, Timestamp};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// A lock whose holder cannot have left it half changed: every change under it is one step.
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -236,6 +237,44 @@ impl Opens {
     }
 }
 
+/// What other services have written until a time of their clocks, and since when it has stood there by this one's monotonic clock.
+///
+/// A service whose clock has jumped ahead, and that dies then, leaves times that come hours later. Whoever lives writes anew.
+#[derive(Default)]
+pub(crate) struct Standing(Mutex<HashMap<String, (i64, Instant)>>);
+
+impl Standing {
+    /// Those of `rows` (name, what is written, how long it may stand) that were seen unchanged for so long, at each look since.
+    /// Other names that begin with `of` are forgotten.
+    pub fn look(&self, of: &str, rows: &[(String, i64, Duration)]) -> HashSet<String> {
+        self.look_at(of, rows, Instant::now())
+    }
+
+    fn look_at(&self, of: &str, rows: &[(String, i64, Duration)], now: Instant) -> HashSet<String> {
+        let mut seen = lock(&self.0);
+        let mut before = HashMap::new();
+        seen.retain(|name, what| {
+            let here = name.starts_with(of);
+            if here {
+                before.insert(name.clone(), *what);
+            }
+            !here
+        });
+        let mut stand = HashSet::new();
+        for (name, value, time) in rows {
+            let since = match before.get(name) {
+                Some((was, since)) if was == value => *since,
+                _ => now,
+            };
+            if now.duration_since(since) >= *time {
+                stand.insert(name.clone());
+            }
+            seen.insert(name.clone(), (*value, since));
+        }
+        stand
+    }
+}
+
 /// The clock that times are taken from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
@@ -245,6 +284,8 @@ pub(crate) struct Shared {
     pub texts: Texts,
     pub opens: Opens,
     pub clock: Clock,
+    /// Times that others have written.
+    pub standing: Standing,
     /// This service's number in the tables `session` and `hold`.
     pub session: AtomicU64,
 }
@@ -289,6 +330,28 @@ mod tests {
         opens.remove(one, Some("ann"));
         opens.remove(two, None);
         assert!(opens.below(1) && !opens.has(Ino(5), "ann"));
+    }
+
+    #[test]
+    fn what_does_not_change_stands() {
+        let standing = Standing::default();
+        let start = Instant::now();
+        let look = |of: &str, rows: &[(&str, i64)], ms: u64| {
+            let time = Duration::from_millis(100);
+            let rows: Vec<_> = rows.iter().map(|(n, v)| ((*n).to_owned(), *v, time)).collect();
+            let now = start + Duration::from_millis(ms);
+            let mut stand: Vec<_> = standing.look_at(of, &rows, now).into_iter().collect();
+            stand.sort();
+            stand
+        };
+        assert!(look("job/", &[("job/1", 5), ("job/2", 5)], 0).is_empty());
+        assert!(look("job/", &[("job/1", 5), ("job/2", 6)], 99).is_empty());
+        assert!(look("session/", &[("session/1", 5)], 99).is_empty());
+        assert_eq!(look("job/", &[("job/1", 5), ("job/2", 6)], 100), ["job/1"]);
+        assert!(look("job/", &[("job/2", 6)], 150).is_empty());
+        // Forgotten when it was not there.
+        assert_eq!(look("job/", &[("job/1", 5), ("job/2", 6)], 199), ["job/2"]);
+        assert_eq!(look("session/", &[("session/1", 5)], 199), ["session/1"]);
     }
 
     #[test]

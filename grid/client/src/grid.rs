@@ -183,6 +183,7 @@ impl Grid {
     /// See [`ClientError`].
     pub fn make_file(&self, path: &[u8], mode: u32, umask: u32) -> Result<v1::Attr, ClientError> {
         let wanted = v1::MakeFileRequest {
+            special: v1::Special::None.into(),
             path: path.to_vec(),
             mode,
             umask,

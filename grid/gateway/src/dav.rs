@@ -373,7 +373,8 @@ impl Listing {
             if let Some(entry) = self.entries.pop_front() {
                 let attr = entry.attr.unwrap_or_default();
                 let link = attr.kind == v1::Kind::Symlink as i32;
-                if link && self.fs.purpose.copy {
+                let special = attr.kind == v1::Kind::Fifo as i32 || attr.kind == v1::Kind::Socket as i32;
+                if (link || special) && self.fs.purpose.copy {
                     continue;
                 }
                 let entry = DirEntry {

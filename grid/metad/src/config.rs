@@ -37,6 +37,8 @@ pub struct Timing {
     pub transfers: u32,
     /// How long a right to read or write content holds, seconds.
     pub grant_s: u64,
+    /// How often a snapshot of the catalog is put into the grid, if something has changed, seconds; 0: never.
+    pub snapshot_s: u64,
 }
 
 impl Default for Timing {
@@ -46,6 +48,7 @@ impl Default for Timing {
             lost_after_s: 600,
             transfers: 16,
             grant_s: 3_600,
+            snapshot_s: 600,
         }
     }
 }
@@ -240,6 +243,7 @@ impl Config {
             ("lost_after_s", t.lost_after_s, 1, 31_536_000),
             ("transfers", u64::from(t.transfers), 1, 1024),
             ("grant_s", t.grant_s, 10, 604_800),
+            ("snapshot_s", t.snapshot_s, 0, 31_536_000),
         ];
         for (name, value, least, most) in bounds {
             if !(least..=most).contains(&value) {
@@ -314,6 +318,7 @@ impl Config {
             lost_after_s,
             transfers,
             grant_s,
+            snapshot_s,
         } = self.timing;
         let advertise = match &self.advertise {
             Some(address) => format!("advertise = \"{address}\""),
@@ -335,7 +340,9 @@ impl Config {
              # A node that was down for so long is lost: its replicas are made anew on other nodes.\n\
              lost_after_s = {lost_after_s}\n\
              # Replications at once, of this service.\ntransfers = {transfers}\n\
-             # How long a right to read or write content holds.\ngrant_s = {grant_s}\n",
+             # How long a right to read or write content holds.\ngrant_s = {grant_s}\n\
+             # How often what only the catalog knows is put into the grid, if it has changed; 0: never.\n\
+             snapshot_s = {snapshot_s}\n",
             self.name, self.listen
         ) + &self.replication_text();
         private::write(&Self::path(dir), text.as_bytes())

@@ -1,6 +1,6 @@
 //! Between the catalog's types and the schema's.
 
-use kuroshio_catalog::{self as cat, CatalogError, ErrorKind};
+use kuroshio_catalog::{self as cat, AclEntry, AclTag, CatalogError, ErrorKind};
 use kuroshio_proto::frame::MAX_FRAME_BYTES;
 use kuroshio_proto::v1::{self, Code, Failure};
 
@@ -43,6 +43,8 @@ pub fn kind(kind: cat::Kind) -> v1::Kind {
         cat::Kind::File => v1::Kind::File,
         cat::Kind::Dir => v1::Kind::Directory,
         cat::Kind::Symlink => v1::Kind::Symlink,
+        cat::Kind::Fifo => v1::Kind::Fifo,
+        cat::Kind::Socket => v1::Kind::Socket,
     }
 }
 
@@ -65,6 +67,50 @@ pub fn attr(a: cat::Attr) -> v1::Attr {
         version: a.version,
         acl: a.acl,
     }
+}
+
+/// An access list.
+pub fn acl(acl: &cat::Acl) -> Vec<v1::AclEntry> {
+    let entries = acl.entries().iter().map(|e| {
+        let (tag, name) = match &e.tag {
+            AclTag::UserObj => (v1::AclTag::Owner, ""),
+            AclTag::User(name) => (v1::AclTag::User, name.as_str()),
+            AclTag::GroupObj => (v1::AclTag::GroupOwner, ""),
+            AclTag::Group(name) => (v1::AclTag::Group, name.as_str()),
+            AclTag::Mask => (v1::AclTag::Mask, ""),
+            AclTag::Other => (v1::AclTag::Other, ""),
+        };
+        v1::AclEntry {
+            tag: tag.into(),
+            name: name.to_owned(),
+            bits: e.bits.into(),
+        }
+    });
+    entries.collect()
+}
+
+/// The same, the other way.
+pub fn acl_of(entries: &[v1::AclEntry]) -> Result<cat::Acl, Failure> {
+    let mut out = Vec::with_capacity(entries.len());
+    for e in entries {
+        let tag = match e.tag() {
+            v1::AclTag::Owner => AclTag::UserObj,
+            v1::AclTag::User => AclTag::User(e.name.clone()),
+            v1::AclTag::GroupOwner => AclTag::GroupObj,
+            v1::AclTag::Group => AclTag::Group(e.name.clone()),
+            v1::AclTag::Mask => AclTag::Mask,
+            v1::AclTag::Other => AclTag::Other,
+            v1::AclTag::Unspecified => {
+                return Err(Failure::new(
+                    Code::Invalid,
+                    "an entry of an access list for nobody",
+                ));
+            }
+        };
+        let bits = u8::try_from(e.bits).unwrap_or(u8::MAX);
+        out.push(AclEntry { tag, bits });
+    }
+    cat::Acl::new(out).map_err(|e| failure(&e))
 }
 
 /// A page of a directory, as much of it as one answer holds: long copy rules and names may fill that before.

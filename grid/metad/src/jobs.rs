@@ -120,9 +120,11 @@ async fn is_work(inner: &Inner, stale_too: bool) -> Result<bool, cat::CatalogErr
     let running = inner
         .try_ask(&inner.service(), list(JobState::Running, 1000))
         .await?;
+    // Of one that another has the catalog sees whether it is still renewed, whatever the clocks say.
+    let theirs = |j: &cat::Job| j.worker.as_ref().is_some_and(|w| *w != inner.worker);
     Ok(running
         .iter()
-        .any(|j| j.claimed_until.is_none_or(|until| until < now)))
+        .any(|j| theirs(j) || j.claimed_until.is_none_or(|until| until < now)))
 }
 
 async fn work(inner: &Arc<Inner>, job: cat::Job) {

@@ -33,6 +33,7 @@ mod registry;
 mod repair;
 mod rpc;
 mod server;
+mod snapshot;
 mod spools;
 mod stage;
 mod start;

@@ -9,7 +9,7 @@
 //! has it. Each publication needs a draft of its own.
 
 use kuroshio_catalog as cat;
-use kuroshio_catalog::{Access, AclEntry, AclKind, AclTag, Caller, Ino, Kind, Place, SetTime, Timestamp};
+use kuroshio_catalog::{Access, AclKind, Caller, Ino, Kind, Place, SetTime, Timestamp};
 use kuroshio_proto::v1::response::Result as Answer;
 use kuroshio_proto::v1::{self, Code, Failure};
 use kuroshio_proto::{MAX_LIST_ENTRIES, object_path};
@@ -40,6 +40,25 @@ impl Inner {
     pub async fn make_file(&self, session: &Session, r: v1::MakeFileRequest) -> Answered {
         let place = session.place(&r.path);
         self.may_at(&session.who, Operation::Modify, &place).await?;
+        let special = match r.special() {
+            v1::Special::None => None,
+            v1::Special::Fifo => Some(Kind::Fifo),
+            v1::Special::Socket => Some(Kind::Socket),
+        };
+        if let Some(kind) = special {
+            let (mode, umask) = (r.mode, r.umask);
+            let op = cat::MakeSpecial {
+                place,
+                kind,
+                mode,
+                umask,
+            };
+            let made = self.ask(&session.who.caller, op).await?;
+            return Ok(Answer::OpenFile(v1::OpenFileReply {
+                attr: Some(convert::attr(made)),
+                ..v1::OpenFileReply::default()
+            }));
+        }
         let op = cat::Create {
             place,
             mode: r.mode,
@@ -101,6 +120,10 @@ impl Inner {
                 Kind::File => {}
                 Kind::Dir => return Err(Failure::new(Code::IsDirectory, format!("{place}: a directory"))),
                 Kind::Symlink => return Err(Failure::new(Code::Loop, format!("{place}: a symbolic link"))),
+                Kind::Fifo | Kind::Socket => {
+                    let text = format!("{place}: a FIFO or socket has no content");
+                    return Err(Failure::new(Code::Invalid, text));
+                }
             }
             if r.write {
                 reply.write_handle = self.begin_write(session, found.ino)?;
@@ -354,24 +377,8 @@ impl Inner {
         self.may_at(&session.who, Operation::Read, &place).await?;
         let kind = acl_kind(r.defaults);
         let acl = self.ask(&session.who.caller, cat::GetAcl { place, kind }).await?;
-        let entries = acl.iter().flat_map(cat::Acl::entries).map(|e| {
-            let (tag, name) = match &e.tag {
-                AclTag::UserObj => (v1::AclTag::Owner, ""),
-                AclTag::User(name) => (v1::AclTag::User, name.as_str()),
-                AclTag::GroupObj => (v1::AclTag::GroupOwner, ""),
-                AclTag::Group(name) => (v1::AclTag::Group, name.as_str()),
-                AclTag::Mask => (v1::AclTag::Mask, ""),
-                AclTag::Other => (v1::AclTag::Other, ""),
-            };
-            v1::AclEntry {
-                tag: tag.into(),
-                name: name.to_owned(),
-                bits: e.bits.into(),
-            }
-        });
-        Ok(Answer::Acl(v1::AclReply {
-            entries: entries.collect(),
-        }))
+        let entries = acl.as_ref().map(convert::acl).unwrap_or_default();
+        Ok(Answer::Acl(v1::AclReply { entries }))
     }
 
     /// Sets or removes an access list.
@@ -381,7 +388,7 @@ impl Inner {
         let acl = if r.entries.is_empty() {
             None
         } else {
-            Some(acl_of(&r.entries)?)
+            Some(convert::acl_of(&r.entries)?)
         };
         let kind = acl_kind(r.defaults);
         let op = cat::SetAcl { place, kind, acl };
@@ -406,27 +413,4 @@ fn acl_kind(defaults: bool) -> AclKind {
     } else {
         AclKind::Access
     }
-}
-
-fn acl_of(entries: &[v1::AclEntry]) -> Result<cat::Acl, Failure> {
-    let mut out = Vec::with_capacity(entries.len());
-    for e in entries {
-        let tag = match e.tag() {
-            v1::AclTag::Owner => AclTag::UserObj,
-            v1::AclTag::User => AclTag::User(e.name.clone()),
-            v1::AclTag::GroupOwner => AclTag::GroupObj,
-            v1::AclTag::Group => AclTag::Group(e.name.clone()),
-            v1::AclTag::Mask => AclTag::Mask,
-            v1::AclTag::Other => AclTag::Other,
-            v1::AclTag::Unspecified => {
-                return Err(Failure::new(
-                    Code::Invalid,
-                    "an entry of an access list for nobody",
-                ));
-            }
-        };
-        let bits = u8::try_from(e.bits).unwrap_or(u8::MAX);
-        out.push(AclEntry { tag, bits });
-    }
-    cat::Acl::new(out).map_err(|e| convert::failure(&e))
 }

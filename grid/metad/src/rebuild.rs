@@ -2,32 +2,41 @@
 //!
 //! ```text
 //!   nodes tell of objects that nobody knows, each with what is kept beside it of its file ──> Found
-//!   when all have told, of each inode the newest content that is whole:
-//!     inode known, published content older ──commit──> the file has it again
-//!     inode not known ──> a file at the path that is kept; if that is not known or taken: /lost+found/INODE
+//!   when all have told:
+//!     a snapshot of the catalog is among them ──> the newest one is read; folders of its names
+//!     of each inode the newest content that is whole:
+//!       inode known, published content older ──commit──> the file has it again
+//!       inode not known ──> a file at its paths (`choose`); if there is none or it is taken: /lost+found/INODE
+//!     what else the snapshot names ──> links, empty files; attributes of folders; quotas (`back`)
 //! ```
 //!
 //! Numbers are given out in rising order, so the highest generation of an inode is its newest content, and of two
-//! files that were written as one name the higher one was the later. Folders that are missing are the administrator's, for
-//! nobody else: what their modes were is not kept, and nothing becomes readable that was not. Set-ID bits are not
-//! given back. A file wants as many copies as were found of it.
+//! files that were written as one name the higher one was the later. Folders that no snapshot knows are the administrator's,
+//! for nobody else: what their modes were is not kept, and nothing becomes readable that was not. Set-ID bits come from a
+//! snapshot alone, and a file that none knows wants as many copies as were found of it.
+
+mod back;
+mod choose;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kuroshio_catalog as cat;
 use kuroshio_catalog::{Caller, CopyRule, Draft, ErrorKind, Generation, Handle, Ino, Place, Timestamp};
+use kuroshio_proto::MAX_COPIES;
 use kuroshio_proto::v1::{self, Code, Failure};
-use kuroshio_proto::{MAX_COPIES, MAX_NAME_BYTES};
 use tokio::task::JoinSet;
 
+use crate::convert;
 use crate::server::Inner;
-use crate::{auth, convert};
+use crate::snapshot::{PREFIX, Snapshot};
+use choose::{Job, choose};
 
 /// Objects that one comparison gathers; more are left to the next one.
 const MAX_FOUND: u64 = 1_000_000;
-/// Files that are made at once: they share the catalog's flushes.
+/// Files that are made at once.
 const AT_ONCE: usize = 64;
 /// Reasons that are told.
 const MAX_REASONS: usize = 100;
@@ -127,6 +136,28 @@ impl Found {
     }
 }
 
+impl Gathered {
+    /// Snapshots of the catalog, the newest first, and the rest.
+    fn split(mut self) -> (Vec<Job>, Self) {
+        let (own, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.contents)
+            .into_iter()
+            .partition(|(_, c)| c.file.path.starts_with(PREFIX) && c.file.owner == "admin" && c.is_whole());
+        self.contents = rest.into_iter().collect();
+        let mut jobs: Vec<Job> = own
+            .into_iter()
+            .map(|((ino, Reverse(generation)), content)| Job {
+                ino: Ino(ino),
+                generation: Generation(generation),
+                paths: vec![content.file.path.clone()],
+                content,
+                late: false,
+            })
+            .collect();
+        jobs.sort_by_key(|j| Reverse(j.generation.0));
+        (jobs, self)
+    }
+}
+
 impl Content {
     /// Whether every fragment is there.
     fn is_whole(&self) -> bool {
@@ -154,105 +185,56 @@ impl Content {
         let least = u32::try_from(least).unwrap_or(MAX_COPIES);
         CopyRule::Count(least.clamp(1, MAX_COPIES))
     }
-
-    /// The path that is kept, if it can be one.
-    fn path(&self) -> Option<Vec<u8>> {
-        let path = auth::plain_path(&self.file.path).ok()?;
-        let long = |name: &[u8]| name.len() > MAX_NAME_BYTES;
-        (path != b"/" && !path.split(|b| *b == b'/').any(long)).then_some(path)
-    }
 }
 
 /// What became of a content.
 enum Made {
-    Named,
+    /// By its name, and so many further ones.
+    Named(u64),
     Unnamed,
     Renewed,
-}
-
-/// A content that is to be published.
-struct Job {
-    ino: Ino,
-    generation: Generation,
-    content: Content,
-    /// Its path, unless a later file was written as the same.
-    path: Option<Vec<u8>>,
-}
-
-/// Of each inode the newest content that is whole; and what is left, in words.
-fn choose(gathered: Gathered) -> (Vec<Job>, Vec<String>) {
-    let (mut jobs, mut left): (Vec<Job>, Vec<String>) = (Vec::new(), Vec::new());
-    let mut taken: Option<u64> = None;
-    for ((ino, Reverse(generation)), content) in gathered.contents {
-        let name = String::from_utf8_lossy(&content.file.path).into_owned();
-        if taken == Some(ino) {
-            left.push(format!(
-                "{ino}.{generation} ({name}): an older content of a file that is there"
-            ));
-        } else if content.is_whole() {
-            taken = Some(ino);
-            let path = content.path();
-            let (ino, generation) = (Ino(ino), Generation(generation));
-            jobs.push(Job {
-                ino,
-                generation,
-                content,
-                path,
-            });
-        } else {
-            let (have, of) = (content.pieces.len(), content.file.fragments);
-            left.push(format!(
-                "{ino}.{generation} ({name}): {have} of {of} fragments were found"
-            ));
-        }
-    }
-    let mut latest: HashMap<Vec<u8>, u64> = HashMap::new();
-    for job in &jobs {
-        if let Some(path) = &job.path {
-            let newest = latest.entry(path.clone()).or_default();
-            *newest = job.generation.0.max(*newest);
-        }
-    }
-    for job in &mut jobs {
-        let newest = job.path.as_ref().and_then(|p| latest.get(p));
-        if newest.is_some_and(|n| *n > job.generation.0) {
-            job.path = None;
-        }
-    }
-    (jobs, left)
 }
 
 /// Folders that are there for sure.
 type Folders = Mutex<HashSet<Vec<u8>>>;
 
+/// One run.
+struct Run {
+    inner: Arc<Inner>,
+    /// What the catalog knew at a time that it has forgotten.
+    snapshot: Option<Arc<Snapshot>>,
+    /// Whether the catalog was empty.
+    fresh: bool,
+    folders: Folders,
+    /// Inodes that are there again.
+    there: Mutex<HashSet<u64>>,
+    /// What of them is not as it was.
+    trouble: Mutex<Vec<String>>,
+}
+
 impl Inner {
     /// Makes files of what was told.
     pub async fn rebuild(self: &Arc<Self>, gathered: Gathered, reply: &mut v1::SpoolsReply) {
         reply.more = gathered.more;
-        let (jobs, mut left) = choose(gathered);
-        let folders = Arc::new(Folders::default());
-        let mut running = JoinSet::new();
-        let mut jobs = jobs.into_iter();
-        loop {
-            while running.len() < AT_ONCE
-                && let Some(job) = jobs.next()
-            {
-                let (inner, folders) = (self.clone(), folders.clone());
-                running.spawn(async move { inner.restore(&job, &folders).await });
-            }
-            match running.join_next().await {
-                None => break,
-                Some(Ok(Ok(Made::Named))) => reply.rebuilt += 1,
-                Some(Ok(Ok(Made::Unnamed))) => reply.unnamed += 1,
-                Some(Ok(Ok(Made::Renewed))) => reply.renewed += 1,
-                Some(Ok(Err(why))) => left.push(why),
-                Some(Err(e)) => left.push(format!("a task has failed: {e}")),
-            }
-        }
+        let (snapshots, gathered) = gathered.split();
+        let mut run = Run {
+            inner: self.clone(),
+            snapshot: None,
+            fresh: self.is_empty().await,
+            folders: Folders::default(),
+            there: Mutex::default(),
+            trouble: Mutex::default(),
+        };
+        let mut left = Vec::new();
+        run.read_newest(snapshots, &mut left).await;
+        let run = Arc::new(run);
+        run.clone().all(gathered, reply, &mut left).await;
+        left.append(&mut lock(&run.trouble));
         tracing::info!(
             named = reply.rebuilt,
             unnamed = reply.unnamed,
             renewed = reply.renewed,
+            directories = reply.directories,
             left = left.len(),
             "files made anew from spools"
         );
@@ -261,13 +243,95 @@ impl Inner {
         reply.reasons = left;
     }
 
-    async fn restore(&self, job: &Job, folders: &Folders) -> Result<Made, String> {
+    /// Whether there is nothing in the namespace but the root.
+    async fn is_empty(&self) -> bool {
+        let list = cat::ReadDir {
+            place: Place::path("/"),
+            after: None,
+            limit: 1,
+            attrs: false,
+        };
+        let page = self.try_ask(&Caller::admin(), list).await;
+        page.is_ok_and(|p| p.entries.is_empty())
+    }
+}
+
+impl Run {
+    /// The newest snapshot that can be read becomes a file of the grid again, and is what this run knows.
+    async fn read_newest(&mut self, snapshots: Vec<Job>, left: &mut Vec<String>) {
+        for job in snapshots {
+            let name = format!("{}.{}: a snapshot of the catalog", job.ino, job.generation);
+            if self.snapshot.is_some() {
+                left.push(format!("{name}: there is a newer one"));
+                continue;
+            }
+            match self.read_one(&job).await {
+                Ok(snapshot) => self.snapshot = Some(Arc::new(snapshot)),
+                Err(e) => left.push(format!("{name}: {e}")),
+            }
+        }
+    }
+
+    async fn read_one(&self, job: &Job) -> Result<Snapshot, String> {
+        self.restore(job).await?;
+        let admin = Caller::admin();
+        let path = self.inner.try_ask(&admin, cat::PathOf { ino: job.ino }).await;
+        let path = path.map_err(|e| e.to_string())?;
+        let read = self.inner.read_snapshot(path).await;
+        let snapshot = read.map_err(|e| e.to_string())?;
+        // Nor are numbers given out again that no object bears.
+        let highest = snapshot.next.saturating_sub(1);
+        let raised = self.inner.try_ask(&admin, cat::RaiseNumbers { highest }).await;
+        raised.map_err(|e| e.to_string())?;
+        Ok(snapshot)
+    }
+
+    async fn all(self: Arc<Self>, gathered: Gathered, reply: &mut v1::SpoolsReply, left: &mut Vec<String>) {
+        let made = match &self.snapshot {
+            Some(_) => self.clone().folders(reply).await,
+            None => Vec::new(),
+        };
+        let chosen = choose(gathered, self.snapshot.as_deref());
+        left.extend(chosen.left);
+        self.clone().files(chosen.first, reply, left).await;
+        if self.snapshot.is_some() {
+            self.clone().names(reply).await;
+        }
+        self.clone().files(chosen.last, reply, left).await;
+        if self.snapshot.is_some() {
+            self.finish(made, left).await;
+        }
+    }
+
+    async fn files(self: Arc<Self>, jobs: Vec<Job>, reply: &mut v1::SpoolsReply, left: &mut Vec<String>) {
+        let restore = |job: Job| {
+            let run = self.clone();
+            async move { run.restore(&job).await.map(|made| (made, job.ino)) }
+        };
+        together(jobs, restore, |done| match done {
+            Ok((made, ino)) => {
+                lock(&self.there).insert(ino.0);
+                match made {
+                    Made::Named(more) => {
+                        reply.rebuilt += 1;
+                        reply.names += more;
+                    }
+                    Made::Unnamed => reply.unnamed += 1,
+                    Made::Renewed => reply.renewed += 1,
+                }
+            }
+            Err(why) => left.push(why),
+        })
+        .await;
+    }
+
+    async fn restore(&self, job: &Job) -> Result<Made, String> {
         let (ino, generation) = (job.ino, job.generation);
         let stat = cat::Stat {
             place: Place::ino(ino),
             follow: false,
         };
-        match self.try_ask(&Caller::admin(), stat).await {
+        match self.inner.try_ask(&Caller::admin(), stat).await {
             Ok(there)
                 if there.kind == cat::Kind::File && there.links > 0 && generation > there.generation =>
             {
@@ -283,21 +347,40 @@ impl Inner {
             Err(e) => return Err(format!("{ino}.{generation}: {e}")),
         }
         let mut why = String::from("its name is not known");
-        let aside = |name: String| [LOST_AND_FOUND, b"/", name.as_bytes()].concat();
-        let places = [
-            job.path.clone(),
-            Some(aside(ino.to_string())),
-            Some(aside(format!("{ino}.{generation}"))),
-        ];
-        for (n, path) in places.into_iter().enumerate() {
-            let Some(path) = path else { continue };
-            match self.restore_at(job, path, folders).await {
-                Ok(()) if n == 0 => return Ok(Made::Named),
+        for (n, path) in job.paths.iter().enumerate() {
+            match self.restore_at(job, path).await {
+                Ok(()) => {
+                    let more = self.link(job, job.paths.get(n + 1..).unwrap_or_default()).await;
+                    return Ok(Made::Named(more));
+                }
+                Err(e) => why = e,
+            }
+        }
+        for name in [ino.to_string(), format!("{ino}.{generation}")] {
+            let aside = [LOST_AND_FOUND, b"/", name.as_bytes()].concat();
+            match self.restore_at(job, &aside).await {
                 Ok(()) => return Ok(Made::Unnamed),
                 Err(e) => why = e,
             }
         }
         Err(format!("{ino}.{generation}: {why}"))
+    }
+
+    /// Gives a file that is there its further names; how many.
+    async fn link(&self, job: &Job, paths: &[Vec<u8>]) -> u64 {
+        let mut linked = 0;
+        for path in paths {
+            let link = cat::Link {
+                from: Place::ino(job.ino),
+                to: Place::path(path),
+            };
+            let made = match self.make_folders(path).await {
+                Ok(()) => self.inner.try_ask(&Caller::admin(), link).await.is_ok(),
+                Err(_) => false,
+            };
+            linked += u64::from(made);
+        }
+        linked
     }
 
     /// A file that the catalog knows gets the later content that it has forgotten.
@@ -314,39 +397,64 @@ impl Inner {
             expect: Some(there.generation),
             mtime: Some(Timestamp(job.content.file.mtime_ns)),
         };
-        match self.try_ask(&self.service(), commit).await {
+        match self.inner.try_ask(&self.inner.service(), commit).await {
             Ok(_) => Ok(Made::Renewed),
             Err(e) => Err(format!("{}.{}: {e}", job.ino, job.generation)),
         }
     }
 
-    async fn restore_at(&self, job: &Job, path: Vec<u8>, folders: &Folders) -> Result<(), String> {
-        self.make_folders(&path, folders).await?;
-        let file = &job.content.file;
+    async fn restore_at(&self, job: &Job, path: &[u8]) -> Result<(), String> {
+        self.make_folders(path).await?;
+        let kept = self.snapshot.as_ref().and_then(|s| s.inodes.get(&job.ino.0));
+        let kept = kept.filter(|k| k.kind() == v1::Kind::File);
+        // What was written after the snapshot knows better; but what is kept beside an object is not all.
+        let file = match kept {
+            Some(kept) if !job.late => {
+                let attr = kept.attr();
+                v1::FileFacts {
+                    owner: attr.owner,
+                    group: attr.group,
+                    mode: attr.mode,
+                    mtime_ns: attr.mtime_ns,
+                    ..v1::FileFacts::default()
+                }
+            }
+            _ => job.content.file.clone(),
+        };
+        let rule = kept.and_then(|k| k.attr().copies.parse().ok());
         let or_admin = |name: &str| {
             let name = if cat::is_principal(name) { name } else { "admin" };
             name.to_owned()
         };
         let restore = cat::RestoreFile {
-            place: Place::path(&path),
+            place: Place::path(path),
             ino: job.ino,
             generation: job.generation,
             owner: or_admin(&file.owner),
             group: or_admin(&file.group),
             mode: file.mode,
-            rule: job.content.rule(),
+            rule: rule.unwrap_or_else(|| job.content.rule()),
             mtime: Timestamp(file.mtime_ns),
             fragments: job.content.fragments(),
         };
-        let made = self.try_ask(&Caller::admin(), restore).await;
-        made.map(drop).map_err(|e| e.to_string())
+        let made = self.inner.try_ask(&Caller::admin(), restore).await;
+        made.map_err(|e| e.to_string())?;
+        if let Some(kept) = kept {
+            let late = job.late.then_some(job.content.file.mode);
+            // The file is there all the same.
+            if let Err(e) = self.dress(Place::ino(job.ino), kept, late).await {
+                let text = format!("attributes of {}: {e}", String::from_utf8_lossy(path));
+                lock(&self.trouble).push(text);
+            }
+        }
+        Ok(())
     }
 
     /// Makes the folders above a path that are missing.
-    async fn make_folders(&self, path: &[u8], folders: &Folders) -> Result<(), String> {
+    async fn make_folders(&self, path: &[u8]) -> Result<(), String> {
         let slashes = path.iter().enumerate().skip(1).filter(|(_, b)| **b == b'/');
         for folder in slashes.filter_map(|(at, _)| path.get(..at)) {
-            if lock(folders).contains(folder) {
+            if lock(&self.folders).contains(folder) {
                 continue;
             }
             let make = cat::MakeDir {
@@ -354,89 +462,42 @@ impl Inner {
                 mode: FOLDER_MODE,
                 umask: 0,
             };
-            match self.try_ask(&Caller::admin(), make).await {
+            match self.inner.try_ask(&Caller::admin(), make).await {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::Exists => {}
                 Err(e) => return Err(e.to_string()),
             }
-            lock(folders).insert(folder.to_vec());
+            lock(&self.folders).insert(folder.to_vec());
         }
         Ok(())
     }
 }
 
-fn lock(folders: &Folders) -> MutexGuard<'_, HashSet<Vec<u8>>> {
-    folders.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn object(
-        inode: u64,
-        generation: u64,
-        fragment: u32,
-        path: &str,
-        of: u32,
-        kept_ns: i64,
-    ) -> v1::ObjectName {
-        v1::ObjectName {
-            inode,
-            generation,
-            fragment,
-            size_bytes: 5,
-            digest: vec![7; 32],
-            file: Some(v1::FileFacts {
-                path: path.into(),
-                fragments: of,
-                kept_ns,
-                ..v1::FileFacts::default()
-            }),
+/// Does the same with all items, [`AT_ONCE`] of them at a time: they share the catalog's flushes.
+async fn together<I, T, F>(
+    items: impl IntoIterator<Item = I>,
+    work: impl Fn(I) -> F,
+    mut done: impl FnMut(Result<T, String>),
+) where
+    T: Send + 'static,
+    F: Future<Output = Result<T, String>> + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    let mut items = items.into_iter();
+    loop {
+        while running.len() < AT_ONCE
+            && let Some(item) = items.next()
+        {
+            running.spawn(work(item));
         }
-    }
-
-    #[test]
-    fn the_newest_whole_content_and_the_latest_name_are_taken() {
-        let found = Found::default();
-        let gathering = found.begin().expect("the first");
-        assert!(found.begin().is_err(), "one at a time");
-        for (node, object) in [
-            // Two copies, the later one made after a rename.
-            ("n1", object(20, 21, 0, "/old", 1, 1)),
-            ("n2", object(20, 21, 0, "/new", 1, 2)),
-            // A content with a fragment missing: the one before it is taken.
-            ("n1", object(30, 31, 0, "/two", 1, 1)),
-            ("n1", object(30, 35, 1, "/two", 2, 1)),
-            // Later than inode 20, and of the name that it had.
-            ("n1", object(40, 41, 0, "/new", 1, 1)),
-            ("n1", object(50, 51, 0, "", 1, 1)),
-            ("n1", object(60, 61, 0, "/../up", 0, 1)),
-        ] {
-            found.add(node, &object);
+        match running.join_next().await {
+            None => break,
+            Some(Ok(ended)) => done(ended),
+            Some(Err(e)) => done(Err(format!("a task has failed: {e}"))),
         }
-        let (jobs, left) = choose(gathering.take());
-        let told: Vec<_> = jobs
-            .iter()
-            .map(|j| {
-                let path = j.path.as_ref().map(|p| String::from_utf8_lossy(p).into_owned());
-                (j.ino.0, j.generation.0, path)
-            })
-            .collect();
-        let new = Some("/new".to_owned());
-        let two = Some("/two".to_owned());
-        assert_eq!(
-            told,
-            [
-                (20, 21, None),
-                (30, 31, two),
-                (40, 41, new),
-                (50, 51, None),
-                (60, 61, None)
-            ]
-        );
-        assert_eq!(jobs[0].content.rule(), CopyRule::Count(2));
-        assert_eq!(left.len(), 1, "{left:?}");
-        assert!(found.begin().is_ok());
     }
 }

@@ -37,6 +37,11 @@ impl Master {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
+    /// The key of snapshots of the catalog. No node has this name.
+    pub fn snapshot_key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.node_key("/snapshot"))
+    }
+
     /// The key of a node.
     pub fn node_key(&self, node: &str) -> Vec<u8> {
         hmac::sign(&self.0, node.as_bytes()).as_ref().to_vec()

@@ -23,6 +23,7 @@ use crate::presence::Services;
 use crate::rebuild::Found;
 use crate::receipt::Master;
 use crate::registry::Registry;
+use crate::snapshot::{self, Snapshots};
 use crate::traffic::{self, Traffic};
 use crate::turn::Upkeep;
 use crate::{jobs, upkeep};
@@ -72,6 +73,8 @@ pub struct Inner {
     pub upkeep: Upkeep,
     /// What nodes have told of while their spools are compared.
     pub found: Found,
+    /// Snapshots of the catalog.
+    pub snapshots: Snapshots,
     /// Transfers between nodes.
     pub traffic: Traffic,
     /// Names this process as a worker of jobs, among all processes.
@@ -125,6 +128,18 @@ impl Inner {
         if let Err(e) = admin_ticket(&self.identity, &self.dir, &services.join("+")) {
             tracing::warn!("the administrator's ticket cannot be kept: {e}");
         }
+    }
+
+    /// The service's folder.
+    pub fn folder(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A ticket with which this service is a client of the grid.
+    pub fn own_ticket(&self) -> Result<Ticket, Failure> {
+        let failed = |text: String| Failure::new(Code::Internal, text);
+        let kept = Metad::kept_admin_ticket(&self.dir).map_err(|e| failed(e.to_string()))?;
+        kept.ok_or_else(|| failed("the administrator's ticket is not there".into()))
     }
 
     /// This service as a caller.
@@ -233,6 +248,7 @@ impl Metad {
             master: Master::open(dir)?,
             registry: Registry::new(Duration::from_millis(timing.down_after_ms)),
             found: Found::default(),
+            snapshots: Snapshots::default(),
             traffic: Traffic::new(&config, instance()),
             worker: worker_name()?,
             presence: Services::default(),
@@ -268,6 +284,7 @@ impl Metad {
         admin_ticket(&inner.identity, dir, &advertised)?;
         runtime.spawn(upkeep::run(inner.clone(), stopped.clone()));
         runtime.spawn(jobs::run(inner.clone(), stopped.clone()));
+        runtime.spawn(snapshot::run(inner.clone(), stopped.clone()));
         runtime.spawn(traffic::run(inner.clone(), stopped));
         tracing::info!(%address, catalog = inner.catalog.describe(), "metadata service runs");
         Ok(Self {

@@ -34,6 +34,13 @@ impl Inner {
             let text = format!("{} bytes: at most {MAX_BENCH_BYTES} are valid", r.bench_bytes);
             return Err(Failure::new(Code::Invalid, text));
         }
+        if r.snapshot {
+            let taken = self.take_snapshot(true).await?;
+            return Ok(Answer::Spools(v1::SpoolsReply {
+                snapshot: Some(taken),
+                ..v1::SpoolsReply::default()
+            }));
+        }
         let nodes = self.nodes().await?;
         if let Some(name) = r.nodes.iter().find(|n| nodes.iter().all(|k| k.node.name != **n)) {
             let text = format!("no node is named `{}`", name.escape_debug());

@@ -61,6 +61,8 @@ pub fn kind(kind: v1::Kind) -> FileType {
     match kind {
         v1::Kind::Directory => FileType::Directory,
         v1::Kind::Symlink => FileType::Symlink,
+        v1::Kind::Fifo => FileType::NamedPipe,
+        v1::Kind::Socket => FileType::Socket,
         v1::Kind::File | v1::Kind::Unspecified => FileType::RegularFile,
     }
 }

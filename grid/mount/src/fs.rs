@@ -215,11 +215,18 @@ impl Filesystem for Fs {
         _rdev: u32,
         reply: ReplyEntry,
     ) {
-        // The catalog has files, directories and symbolic links; mknod(2) says so by EPERM.
-        if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
-            return reply.error(Errno::EPERM);
-        }
         let (dir, actor) = (self.0.grid_ino(parent), self.0.actor(request));
+        let special = match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => None,
+            libc::S_IFIFO => Some(v1::Special::Fifo),
+            libc::S_IFSOCK => Some(v1::Special::Socket),
+            // The catalog has no devices; mknod(2) says so by EPERM.
+            _ => return reply.error(Errno::EPERM),
+        };
+        if let Some(special) = special {
+            let made = name(path).and_then(|n| self.0.make_special(dir, n, special, (mode, umask), actor));
+            return self.entry(reply, made);
+        }
         let made = name(path).and_then(|n| self.0.make_file(dir, n, (mode, umask), false, actor));
         self.entry(reply, made.and_then(|r| r.attr.ok_or(Errno::EIO)));
     }

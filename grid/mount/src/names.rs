@@ -114,9 +114,32 @@ impl Core {
             mode: mode & 0o7777,
             umask,
             open,
+            special: v1::Special::None.into(),
         };
         match self.ask(dir, 0, actor, Op::MakeFile(request))? {
             Answer::OpenFile(reply) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes a FIFO or a socket: the kernel does all that is done with it, on this host.
+    pub fn make_special(
+        &self,
+        dir: u64,
+        path: Vec<u8>,
+        special: v1::Special,
+        (mode, umask): (u32, u32),
+        actor: Option<Actor>,
+    ) -> Result<v1::Attr, Errno> {
+        let request = v1::MakeFileRequest {
+            path,
+            mode: mode & 0o7777,
+            umask,
+            open: false,
+            special: special.into(),
+        };
+        match self.ask(dir, 0, actor, Op::MakeFile(request))? {
+            Answer::OpenFile(reply) => reply.attr.ok_or(Errno::EIO),
             other => Err(unexpected(&other)),
         }
     }

@@ -406,3 +406,43 @@ fn the_metadata_service_may_be_started_anew() {
         .expect("put");
     assert_eq!(fs::read(mount.join("f")).expect("read"), content);
 }
+
+#[test]
+fn processes_meet_at_fifos_and_sockets() {
+    use std::os::unix::fs::FileTypeExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let grid = TestGrid::start(1);
+    let mount = grid.mount();
+    let fifo = mount.join("p");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+    let theirs = fifo.clone();
+    let writer = std::thread::spawn(move || fs::write(theirs, b"through a pipe"));
+    assert_eq!(fs::read(&fifo).expect("read"), b"through a pipe");
+    writer.join().expect("ended").expect("written");
+    assert_eq!(
+        fs::metadata(&fifo).expect("there").len(),
+        0,
+        "nothing of it is kept"
+    );
+    let socket = mount.join("s");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    assert!(fs::metadata(&socket).expect("there").file_type().is_socket());
+    let mut there = UnixStream::connect(&socket).expect("connected");
+    let (mut here, _) = listener.accept().expect("accepted");
+    there.write_all(b"hello").expect("sent");
+    let mut got = [0; 5];
+    here.read_exact(&mut got).expect("received");
+    assert_eq!(&got, b"hello");
+    // Another mount sees what they are, and removes them.
+    let second = grid.mount_with(&grid.admin_ticket(), far());
+    assert!(
+        fs::metadata(second.join("p"))
+            .expect("there")
+            .file_type()
+            .is_fifo()
+    );
+    fs::remove_file(second.join("p")).expect("removed");
+    fs::remove_file(second.join("s")).expect("removed");
+    assert!(grid.admin().stat(b"/p", false).is_err());
+}

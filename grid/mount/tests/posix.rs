@@ -29,28 +29,7 @@ const TABLES: &[&str] = &[
 ];
 
 /// Cases that fail through the mount, with the reason (as `docs/mount.md` has it).
-const KNOWN: &[(&str, &str)] = &[
-    (
-        "mkfifo/basic",
-        "the catalog has files, directories and symbolic links",
-    ),
-    (
-        "mkfifo/parent",
-        "the catalog has files, directories and symbolic links",
-    ),
-    (
-        "mknod/socket",
-        "the catalog has files, directories and symbolic links",
-    ),
-    (
-        "unlink/fifo",
-        "the catalog has files, directories and symbolic links",
-    ),
-    (
-        "rename/fifo",
-        "the catalog has files, directories and symbolic links",
-    ),
-];
+const KNOWN: &[(&str, &str)] = &[];
 
 struct Line<'a> {
     number: usize,

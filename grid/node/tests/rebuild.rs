@@ -168,6 +168,271 @@ fn files_come_back_by_name_after_the_catalog_was_deleted() {
     assert_eq!((again.rebuilt, again.unnamed, again.gone), (0, 0, 0), "{again:?}");
 }
 
+/// What only the catalog knows.
+fn furnish(grid: &TestGrid, g: &Grid) {
+    g.make_dir(b"/people", 0o751, 0).expect("made");
+    g.make_dir(b"/people/ann", 0o700, 0).expect("made");
+    let owned = v1::SetAttrRequest {
+        path: b"/people/ann".to_vec(),
+        owner: Some("ann".into()),
+        group: Some("physics".into()),
+        mode: Some(0o2750),
+        ..v1::SetAttrRequest::default()
+    };
+    g.set_attr(owned).expect("given away");
+    let entry = |tag: v1::AclTag, name: &str, bits| v1::AclEntry {
+        tag: tag.into(),
+        name: name.into(),
+        bits,
+    };
+    let list = |bits| {
+        vec![
+            entry(v1::AclTag::Owner, "", 7),
+            entry(v1::AclTag::User, "eve", bits),
+            entry(v1::AclTag::GroupOwner, "", 5),
+            entry(v1::AclTag::Mask, "", 7),
+            entry(v1::AclTag::Other, "", 0),
+        ]
+    };
+    g.set_acl(b"/people/ann", false, list(5)).expect("access");
+    g.set_acl(b"/people/ann", true, list(4)).expect("default");
+    g.set_copies(b"/people/ann", "3").expect("rule");
+    let xattr = |path: &str| v1::XattrRequest {
+        path: path.into(),
+        name: b"user.k".to_vec(),
+        value: vec![0, 255],
+        ..v1::XattrRequest::default()
+    };
+    g.set_xattr(xattr("/people")).expect("attribute");
+    g.make_dir(b"/bound", 0o755, 0).expect("made");
+    let bounds = |whose: v1::QuotaRequest, bytes| v1::SetQuotaRequest {
+        whose: Some(whose),
+        max_files: Some(50),
+        max_bytes: Some(bytes),
+    };
+    let dir = v1::QuotaRequest {
+        path: b"/bound".to_vec(),
+        ..v1::QuotaRequest::default()
+    };
+    let user = v1::QuotaRequest {
+        user: "ann".into(),
+        ..v1::QuotaRequest::default()
+    };
+    g.set_quota(bounds(dir, 10_000)).expect("quota");
+    g.set_quota(bounds(user, 20_000)).expect("quota");
+    put(g, "/bound/f", &bytes(300, 20), 0o644).expect("put");
+    put(&grid.user("ann"), "/people/ann/one", &bytes(400, 21), 0o4755).expect("put");
+    g.set_xattr(xattr("/people/ann/one")).expect("attribute");
+    g.set_copies(b"/people/ann/one", "here=3").expect("rule");
+    g.link(b"/people/ann/one", b"/two").expect("linked");
+    g.symlink(b"../nowhere", b"/people/link").expect("linked");
+    g.link(b"/people/link", b"/link2").expect("linked");
+    g.make_file(b"/empty", 0o604, 0).expect("made");
+    for (path, special) in [("/fifo", v1::Special::Fifo), ("/socket", v1::Special::Socket)] {
+        let made = v1::MakeFileRequest {
+            path: path.into(),
+            mode: 0o620,
+            special: special.into(),
+            ..v1::MakeFileRequest::default()
+        };
+        g.call(v1::request::Op::MakeFile(made)).expect("made");
+    }
+    put(g, "/was", &bytes(500, 22), 0o644).expect("put");
+    put(g, "/later", &bytes(600, 23), 0o644).expect("put");
+    put(g, "/removed", &bytes(700, 24), 0o644).expect("put");
+    wait_for("all copies", || settled(g));
+    g.rename(b"/was", b"/is", false).expect("renamed");
+    let chmod = v1::SetAttrRequest {
+        path: b"/is".to_vec(),
+        mode: Some(0o600),
+        ..v1::SetAttrRequest::default()
+    };
+    g.set_attr(chmod).expect("mode");
+}
+
+/// All that a user sees of a path, without numbers and times of change.
+fn seen(g: &Grid, path: &str) -> String {
+    let a = g
+        .stat(path.as_bytes(), false)
+        .unwrap_or_else(|e| panic!("{path}: {e}"));
+    let mut text = format!(
+        "{path} {:?} {:o} {}:{} links {} size {} mtime {} acl {}",
+        a.kind(),
+        a.mode,
+        a.owner,
+        a.group,
+        a.links,
+        a.size_bytes,
+        a.mtime_ns,
+        a.acl
+    );
+    if a.kind() == v1::Kind::Symlink {
+        // The rule that it has of its directory means nothing.
+        let target = g.read_link(path.as_bytes()).expect("a link");
+        return format!("{text} to {}", String::from_utf8_lossy(&target));
+    }
+    text.push_str(&format!(" copies {}", a.copies));
+    for default_list in [false, true] {
+        if let Ok(list) = g.acl(path.as_bytes(), default_list) {
+            text.push_str(&format!(" {list:?}"));
+        }
+    }
+    for name in g.xattrs(path.as_bytes()).expect("names") {
+        let value = g.xattr(path.as_bytes(), &name).expect("value");
+        text.push_str(&format!(" {}={value:?}", String::from_utf8_lossy(&name)));
+    }
+    text
+}
+
+const FURNISHED: [&str; 13] = [
+    "/",
+    "/people",
+    "/people/ann",
+    "/people/ann/one",
+    "/two",
+    "/people/link",
+    "/link2",
+    "/empty",
+    "/fifo",
+    "/socket",
+    "/is",
+    "/bound",
+    "/bound/f",
+];
+
+/// Files, bytes and bounds of a directory and a user.
+fn quotas(g: &Grid) -> Vec<(u64, u64, Option<u64>, Option<u64>)> {
+    let dir = v1::QuotaRequest {
+        path: b"/bound".to_vec(),
+        ..v1::QuotaRequest::default()
+    };
+    let user = v1::QuotaRequest {
+        user: "ann".into(),
+        ..v1::QuotaRequest::default()
+    };
+    let of = |whose| {
+        let found = g.quota(whose).expect("quota");
+        (found.files, found.bytes, found.max_files, found.max_bytes)
+    };
+    vec![of(dir), of(user)]
+}
+
+fn snapshot(g: &Grid) -> v1::SnapshotTaken {
+    let asked = v1::SpoolsRequest {
+        snapshot: true,
+        ..v1::SpoolsRequest::default()
+    };
+    g.spools(asked).expect("taken").snapshot.expect("told")
+}
+
+#[test]
+fn a_snapshot_gives_back_what_no_object_knows() {
+    let mut grid = start();
+    let g = grid.admin();
+    furnish(&grid, &g);
+    assert_eq!(snapshot(&g).path, b"/.kuroshio/catalog.0");
+    assert_eq!(snapshot(&g).path, b"/.kuroshio/catalog.1", "in turn");
+    let kept = g.stat(b"/.kuroshio", true).expect("there");
+    assert_eq!(
+        (kept.mode, kept.owner.as_str(), kept.copies.as_str()),
+        (0o700, "admin", "3")
+    );
+    let before: Vec<String> = FURNISHED.iter().map(|p| seen(&g, p)).collect();
+    let bounds = quotas(&g);
+    let inode = inode_of(&g, "/two");
+    // After it: another content, one that is new, one that is removed.
+    put(&g, "/later", &bytes(601, 25), 0o640).expect("put");
+    put(&g, "/people/new", &bytes(602, 26), 0o644).expect("put");
+    g.remove(b"/removed", false).expect("removed");
+    wait_for("all copies", || settled(&g));
+    wait_for("nothing but what files have", || {
+        objects(&grid) == 2 * 4 + 3 + 2 * 3
+    });
+    drop(g);
+
+    age(&grid);
+    with_catalog(&mut grid, |catalog| {
+        fs::remove_dir_all(catalog).expect("deleted");
+    });
+    let g = grid.admin();
+    let asked = v1::SpoolsRequest {
+        snapshot: true,
+        ..v1::SpoolsRequest::default()
+    };
+    assert!(g.spools(asked).is_err(), "an empty catalog takes none");
+    let reply = fsck(&g);
+    assert_eq!(
+        (reply.rebuilt, reply.unnamed, reply.renewed),
+        (5, 0, 0),
+        "{reply:?}"
+    );
+    assert_eq!((reply.directories, reply.names), (3, 1 + 2 + 1 + 2), "{reply:?}");
+    assert_eq!(
+        (reply.missing, reply.missing_paths.clone()),
+        (1, vec![b"/removed".to_vec()])
+    );
+    assert!(reply.snapshot_ns > 0 && reply.gone == 0);
+    assert_eq!(reply.reasons.len(), 1, "the older snapshot: {reply:?}");
+    let after: Vec<String> = FURNISHED.iter().map(|p| seen(&g, p)).collect();
+    assert_eq!(after, before);
+    assert_eq!(quotas(&g), bounds);
+    assert_eq!(
+        (inode_of(&g, "/two"), inode_of(&g, "/people/ann/one")),
+        (inode, inode)
+    );
+    assert_eq!(read(&g, "/two").expect("read"), bytes(400, 21));
+    assert_eq!(read(&g, "/later").expect("read"), bytes(601, 25));
+    assert_eq!(
+        g.stat(b"/later", true).expect("there").mode,
+        0o644,
+        "what is there keeps its mode"
+    );
+    assert_eq!(read(&g, "/people/new").expect("read"), bytes(602, 26));
+    assert!(g.stat(b"/removed", true).is_err());
+    wait_for("all copies", || settled(&g));
+    nothing_is_wrong(&g);
+    let again = fsck(&g);
+    assert_eq!(
+        (again.rebuilt, again.directories, again.snapshot_ns),
+        (0, 0, 0),
+        "{again:?}"
+    );
+    assert_eq!(snapshot(&g).path, b"/.kuroshio/catalog.0");
+}
+
+#[test]
+fn a_snapshot_that_somebody_made_up_is_not_believed() {
+    let mut grid = start();
+    let g = grid.admin();
+    put(&g, "/f", &bytes(100, 1), 0o600).expect("put");
+    g.make_dir(b"/d", 0o755, 0).expect("made");
+    let taken = snapshot(&g);
+    let true_one = read(&g, &String::from_utf8(taken.path.clone()).expect("text")).expect("read");
+    wait_for("all copies", || settled(&g));
+    // The administrator's name on a content that no service wrote: later than the true one.
+    let mut forged = true_one;
+    let at = forged.len() / 2;
+    forged[at] ^= 1;
+    put(&g, "/.kuroshio/catalog.1", &forged, 0o600).expect("put");
+    wait_for("all copies", || settled(&g));
+    drop(g);
+    age(&grid);
+    with_catalog(&mut grid, |catalog| {
+        fs::remove_dir_all(catalog).expect("deleted");
+    });
+    let g = grid.admin();
+    let reply = fsck(&g);
+    assert_eq!(
+        (reply.rebuilt, reply.directories),
+        (1, 1),
+        "the one before it is read: {reply:?}"
+    );
+    assert!(reply.snapshot_ns > 0);
+    assert!(reply.reasons.iter().any(|r| r.contains("snapshot")), "{reply:?}");
+    assert_eq!(g.stat(b"/d", true).expect("there").mode, 0o755);
+    nothing_is_wrong(&g);
+}
+
 fn inode_of(g: &Grid, path: &str) -> u64 {
     g.stat(path.as_bytes(), true).expect("there").inode
 }

@@ -217,11 +217,11 @@ impl Inner {
     }
 
     /// Flushes a small object in its slot and gives it its place. When that fails it is removed.
-    pub(crate) fn publish_slot(&self, id: ObjectId, slot: &Slot, file_bytes: u64) -> Result<(), StoreError> {
-        let flushed = slot.flush(file_bytes);
+    pub(crate) fn publish_slot(&self, id: ObjectId, slot: &Slot) -> Result<(), StoreError> {
+        let flushed = slot.flush();
         self.flusher.count_one();
         let flushed = flushed.map_err(|e| self.spool.incoming.error("flush", &slot.name, e));
-        self.name(id, &slot.name, file_bytes, flushed)
+        self.name(id, &slot.name, slot.bytes(), flushed)
     }
 
     /// Gives an object that was flushed its place among the objects; otherwise removes it.

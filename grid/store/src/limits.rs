@@ -31,8 +31,6 @@ pub const GROUP_MAX: usize = 1024;
 pub const GROUP_OBJECT_BYTES: u64 = 8 << 20;
 /// The largest slots, bytes: content and trailer of a small object.
 pub const SLOT_BYTES: usize = 16 << 10;
-/// What an object in a slot fills up, bytes: what file systems give space in.
-pub const SLOT_PAGE_BYTES: usize = 4096;
 /// When slots could not be made: how long until that is tried again.
 pub const SLOT_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes read and digested at a time.

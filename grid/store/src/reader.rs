@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::hash;
 use crate::id::ObjectId;
 use crate::inner::Inner;
-use crate::limits::{HASH_BUFFER_BYTES, SLOT_PAGE_BYTES};
+use crate::limits::{HASH_BUFFER_BYTES, SLOT_BYTES};
 use crate::meta::Meta;
 use crate::spool::object_path;
 use crate::sys::read_full;
@@ -189,7 +189,7 @@ pub(crate) fn compare(
 fn zeros_follow(file: &File, trailer: &Trailer) -> io::Result<bool> {
     let used = trailer.size.saturating_add(trailer.len());
     let between = file.metadata()?.len().saturating_sub(used);
-    let mut bytes = vec![0; usize::try_from(between).unwrap_or(0).min(SLOT_PAGE_BYTES)];
+    let mut bytes = vec![0; usize::try_from(between).unwrap_or(0).min(SLOT_BYTES)];
     let got = read_full(file, &mut bytes, trailer.size)?;
     Ok(got == bytes.len() && bytes.iter().all(|b| *b == 0))
 }

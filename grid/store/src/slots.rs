@@ -7,14 +7,14 @@
 //!                     ──renamed──>  objects/xx/ID           not flushed: what undoes it leaves the slot
 //! ```
 //!
-//! There are slots of 4, 8 and 16 KiB. The trailer ends with the last page that the object touches; pages of the slot that
-//! are left are cut off, which the object of the right slot is spared. A slot that a crash has left is an object with its
-//! trailer at the end of a page, or one that nobody was told of; opening the spool takes it up as `ID.sealed` and looks
-//! whether it is whole. Slots are made by a thread of their own, while objects go another way.
+//! There are slots of 4, 8 and 16 KiB. An object fills its slot: the trailer is at the slot's end, zeros between it and the
+//! content. So the file's length never changes, and whatever a crash keeps or undoes of its name, the file is the object, or one
+//! that nobody was told of; opening the spool takes a slot that has a trailer up as `ID.sealed` and looks whether it is
+//! whole. Slots are made by a thread of their own, while objects go another way.
 
 use crate::error::StoreError;
 use crate::id::ObjectId;
-use crate::limits::{SLOT_BYTES, SLOT_PAGE_BYTES, SLOT_PAUSE};
+use crate::limits::{SLOT_BYTES, SLOT_PAUSE};
 use crate::spool::SLOT;
 use crate::sys::Folder;
 use crate::trailer::Trailer;
@@ -68,19 +68,9 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of a slot that an object of `len` bytes touches.
-fn touched(len: usize) -> usize {
-    len.next_multiple_of(SLOT_PAGE_BYTES)
-}
-
-/// An object as it is put into a slot: its trailer at the end of a page.
-pub(crate) fn in_pages(content: &[u8], trailer: &[u8]) -> Vec<u8> {
-    let len = touched(content.len() + trailer.len());
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(content);
-    bytes.resize(len - trailer.len(), 0);
-    bytes.extend_from_slice(trailer);
-    bytes
+/// Whether files of so many bytes may be slots.
+pub(crate) fn is_size(file_bytes: u64) -> bool {
+    SIZES.iter().any(|(size, _)| *size as u64 == file_bytes)
 }
 
 impl Slots {
@@ -104,11 +94,11 @@ impl Slots {
 
     /// A place for an object whose content and trailer have `len` bytes, if one is ready: of the smallest size that has one.
     pub(crate) fn take(&self, len: usize) -> Option<Slot> {
-        if self.pool.most == 0 || touched(len) > SLOT_BYTES {
+        if self.pool.most == 0 || len > SLOT_BYTES {
             return None;
         }
         let mut ready = lock(&self.pool.ready);
-        let fits = |(i, (size, part)): (usize, (usize, usize))| (size >= touched(len)).then_some((i, part));
+        let fits = |(i, (size, part)): (usize, (usize, usize))| (size >= len).then_some((i, part));
         let mut low = false;
         let mut slot = None;
         for (i, part) in SIZES.into_iter().enumerate().filter_map(fits) {
@@ -213,71 +203,64 @@ impl Pool {
 }
 
 impl Slot {
-    /// Puts an object into the slot, as [`in_pages`] has made it; not flushed.
-    pub(crate) fn write(&self, object: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(object, 0)
+    /// Bytes of the file, which do not change.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.size as u64
     }
 
-    /// Flushes it, then cuts off what is left of the slot.
-    pub(crate) fn flush(&self, len: u64) -> io::Result<()> {
-        // Neither its length nor its place on the disk has changed since its own flush.
-        self.file.sync_data()?;
-        if len < self.size as u64 {
-            self.file.set_len(len)?;
-        }
-        Ok(())
+    /// Puts an object into the slot that was taken for it; not flushed.
+    pub(crate) fn write(&self, content: &[u8], trailer: &[u8]) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(self.size);
+        bytes.extend_from_slice(content);
+        bytes.resize(self.size.saturating_sub(trailer.len()), 0);
+        bytes.extend_from_slice(trailer);
+        self.file.write_all_at(&bytes, 0)
+    }
+
+    /// Flushes it: neither its length nor its place on the disk has changed since its own flush.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
     }
 }
 
-/// Which object a slot is that a crash has left; cut to it. None: it is none.
+/// Which object a slot is that a crash has left. None: it is none.
 pub(crate) fn left_in(file: &File) -> io::Result<Option<ObjectId>> {
-    let len = file.metadata()?.len();
-    let mut end = len.min(SLOT_BYTES as u64);
-    while end > 0 {
-        if let Ok(trailer) = Trailer::read_before(file, end)? {
-            if end < len {
-                file.set_len(end)?;
-            }
-            return Ok(Some(trailer.id));
-        }
-        end = (end - 1) / SLOT_PAGE_BYTES as u64 * SLOT_PAGE_BYTES as u64;
-    }
-    Ok(None)
+    Ok(Trailer::read(file)?.ok().map(|t| t.id))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
-    fn object(len: usize) -> Vec<u8> {
-        let trailer = [9; 100];
-        in_pages(&vec![7; len - trailer.len()], &trailer)
-    }
+    const PAGE: usize = SLOT_BYTES / 4;
 
     #[test]
-    fn an_object_gets_the_smallest_slot_and_fills_its_last_page() {
+    fn an_object_gets_the_smallest_slot_and_fills_it() {
         let dir = tempfile::tempdir().expect("folder");
         let folder = Arc::new(Folder::open(dir.path()).expect("open"));
         let slots = Slots::new(Arc::clone(&folder), 8, 0);
         assert!(slots.take(1).is_none(), "none is made before it is asked for");
         slots.fill().expect("made");
-        let pages = |n: usize| n * SLOT_PAGE_BYTES;
-        for (len, slot_bytes, file_bytes) in [
-            (100, pages(1), pages(1)),
-            (pages(1), pages(1), pages(1)),
-            (pages(1) + 1, pages(2), pages(2)),
-            (pages(2) + 1, pages(4), pages(3)),
-            (pages(4), pages(4), pages(4)),
+        let pages = |n: usize| n * PAGE;
+        for (len, slot_bytes) in [
+            (100, pages(1)),
+            (pages(1), pages(1)),
+            (pages(1) + 1, pages(2)),
+            (pages(2) + 1, pages(4)),
+            (pages(4), pages(4)),
         ] {
             let slot = slots.take(len).expect("ready");
             assert_eq!(slot.size, slot_bytes, "for {len} bytes");
-            let object = object(len);
-            assert_eq!(object.len(), file_bytes);
-            slot.write(&object).expect("written");
-            assert_eq!(slot.file.metadata().expect("there").size(), slot_bytes as u64);
-            slot.flush(object.len() as u64).expect("flushed");
-            assert_eq!(std::fs::read(dir.path().join(&slot.name)).expect("read"), object);
+            let (content, trailer) = (vec![7; len - 100], [9; 100]);
+            slot.write(&content, &trailer).expect("written");
+            slot.flush().expect("flushed");
+            let mut expected = content;
+            expected.resize(slot_bytes - 100, 0);
+            expected.extend(trailer);
+            assert_eq!(
+                std::fs::read(dir.path().join(&slot.name)).expect("read"),
+                expected
+            );
         }
         assert!(slots.take(SLOT_BYTES + 1).is_none(), "too large");
     }
@@ -291,7 +274,7 @@ mod tests {
         // No more while this is held.
         slots.pool.making.store(true, Ordering::Release);
         let sizes: Vec<_> = (0..5).map(|_| slots.take(1).map(|s| s.size)).collect();
-        let expected = [1, 2, 2, 4].map(|n| Some(n * SLOT_PAGE_BYTES));
+        let expected = [1, 2, 2, 4].map(|n| Some(n * PAGE));
         assert_eq!(sizes[..4], expected);
         assert_eq!(sizes[4], None);
         slots.pool.making.store(false, Ordering::Release);

@@ -9,7 +9,6 @@ use crate::limits::{GROUP_MIN, Limits, MAX_PAGE, MAX_PUT_BYTES, chunk_bytes, in_
 use crate::meta::Meta;
 use crate::reader::ObjectReader;
 use crate::recover::{self, Recovered};
-use crate::slots;
 use crate::spool::{self, MODE, Spool, object_path, write_state};
 use crate::trace::{Step, Trace};
 use crate::trailer::Trailer;
@@ -244,11 +243,9 @@ impl Store {
         match alone.then(|| inner.slots.take(len)).flatten() {
             Some(slot) => {
                 inner.trace(Step::Created, id);
-                let bytes = slots::in_pages(content, &end);
-                let file_bytes = bytes.len() as u64;
-                put_aside(inner, &slot.name, slot.write(&bytes), file_bytes)?;
+                put_aside(inner, &slot.name, slot.write(content, &end), slot.bytes())?;
                 inner.trace(Step::Sealed, id);
-                inner.publish_slot(id, &slot, file_bytes)?;
+                inner.publish_slot(id, &slot)?;
             }
             None => {
                 let (name, bytes) = (sealed_name(id), [content, &end].concat());

@@ -15,10 +15,9 @@
 //! (`slots`) the file may end with the page in which it would end: then zeros stand between content and table.
 
 use crate::id::ObjectId;
-use crate::limits::{
-    MAX_CHUNKS, MAX_HINT_BYTES, MAX_OBJECT_BYTES, MAX_OWNER_BYTES, SLOT_BYTES, SLOT_PAGE_BYTES,
-};
+use crate::limits::{MAX_CHUNKS, MAX_HINT_BYTES, MAX_OBJECT_BYTES, MAX_OWNER_BYTES};
 use crate::meta::{Bytes, Fixed, META_BYTES, Meta};
+use crate::slots;
 use crate::sys::read_full;
 use kuroshio_core::chunk::{Digest, LEAF_BYTES};
 use std::fs::File;
@@ -100,11 +99,6 @@ impl Trailer {
     }
 }
 
-/// Whether an object of so many bytes may be in a file of that length with zeros in it.
-fn fills_page(used: u64, file_len: u64) -> bool {
-    file_len <= SLOT_BYTES as u64 && used.checked_next_multiple_of(SLOT_PAGE_BYTES as u64) == Some(file_len)
-}
-
 fn checksum(bytes: &[u8]) -> [u8; 32] {
     *blake3::Hasher::new_derive_key(CONTEXT)
         .update(bytes)
@@ -140,7 +134,8 @@ impl Footer {
             return Err("its trailer has a table of the wrong length".to_owned());
         }
         let used = footer.size.saturating_add(footer.trailer_len());
-        if used != file_len && !fills_page(used, file_len) {
+        // In a slot there are zeros between the two.
+        if used != file_len && !(used < file_len && slots::is_size(file_len)) {
             return Err(format!(
                 "the file has {file_len} bytes, but {} of content and {} of trailer are announced",
                 footer.size,

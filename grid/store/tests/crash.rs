@@ -335,13 +335,12 @@ fn an_object_in_a_slot_counts_only_when_it_is_whole() {
     }
     drop(store);
     let slot = |n: u64| dir.path().join(format!("incoming/slot.{n}"));
-    // As the store lays it out: content, zeros, and the trailer at the end of the object's last page.
+    // As the store lays it out: content, zeros, and the trailer at the slot's end.
     let in_slot = |object: &[u8], slot_bytes: usize| {
         let (content, trailer) = object.split_at(5_000);
         let mut all = content.to_vec();
-        all.resize(object.len().next_multiple_of(4096) - trailer.len(), 0);
+        all.resize(slot_bytes - trailer.len(), 0);
         all.extend_from_slice(trailer);
-        all.resize(slot_bytes, 0);
         all
     };
     let [good, full, torn, known, plain] = ids.map(|id| file_of(dir.path(), id));
@@ -362,7 +361,7 @@ fn an_object_in_a_slot_counts_only_when_it_is_whole() {
     std::fs::write(slot(7), vec![0; 100]).expect("written");
     std::fs::write(slot(8), vec![]).expect("written");
     let mut cut = in_slot(&object, 16 << 10);
-    // Its second page did not get there, and with it the trailer.
+    // Only its first page got there, and so not the trailer.
     cut[4096..].fill(0);
     std::fs::write(slot(9), cut).expect("written");
     let store = open(dir.path());

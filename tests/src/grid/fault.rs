@@ -91,6 +91,14 @@ pub fn fill(path: &Path) -> io::Result<u64> {
 /// The file's.
 pub fn flip(path: &Path, at: u64, bit: u8) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    flip_in(&mut file, at, bit)
+}
+
+/// Flips a bit of an open file: of this one, whatever stands at its path by now.
+///
+/// # Errors
+/// Of the file.
+pub fn flip_in(file: &mut File, at: u64, bit: u8) -> io::Result<()> {
     let mut byte = [0];
     file.seek(SeekFrom::Start(at))?;
     file.read_exact(&mut byte)?;

@@ -54,6 +54,10 @@ impl Tx<'_> {
             Kind::File => Ok(()),
             Kind::Dir => refuse(ErrorKind::IsDir, format!("{place}: a directory")),
             Kind::Symlink => refuse(ErrorKind::Loop, format!("{place}: a symbolic link")),
+            Kind::Fifo | Kind::Socket => refuse(
+                ErrorKind::Invalid,
+                format!("{place}: a FIFO or socket has no content"),
+            ),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     CatalogError, DropLease, ErrorKind, Lease, Node, NodeReport, NodeState, PutRoute, Route, Site, TakeLease,
     Timestamp,
 };
+use std::time::Duration;
 
 pub(super) fn node_state(n: i64) -> Result<NodeState, CatalogError> {
     Ok(match n {
@@ -245,11 +246,7 @@ impl Tx<'_> {
             );
         };
         let capacity: u64 = route.num(0)?;
-        let sql = "SELECT CAST(COALESCE(SUM(rate), 0) AS BIGINT), COUNT(*) FROM lease \
-                   WHERE src = ?1 AND dst = ?2 AND holder <> ?3 AND expires > ?4";
-        let others = self.one(sql, p![&op.from, &op.to, &op.holder, self.now.0])?;
-        let (taken, count): (u64, u64) =
-            others.map_or(Ok((0, 0)), |r| Ok::<_, CatalogError>((r.num(0)?, r.num(1)?)))?;
+        let (taken, count) = self.taken_by_others(op, ttl)?;
         let left = capacity.saturating_sub(taken);
         if left < op.least_bps {
             return refuse(
@@ -285,6 +282,34 @@ impl Tx<'_> {
             rate_bps,
             expires,
         })
+    }
+
+    /// Sum and number of the others' leases. One that ends later than its holder can have meant, and that nobody renews, is dropped.
+    fn taken_by_others(&mut self, op: &TakeLease, ttl: i64) -> R<(u64, u64)> {
+        let sql = "SELECT holder, rate, expires FROM lease WHERE src = ?1 AND dst = ?2 AND holder <> ?3 AND expires > ?4";
+        let rows = self.q(sql, p![&op.from, &op.to, &op.holder, self.now.0])?;
+        let of = format!("lease/{}/{}/", op.from, op.to);
+        let name = |holder: &str| format!("{of}{holder}");
+        let time = Duration::from_nanos(u64::try_from(ttl).unwrap_or_default()) * 2;
+        let mut seen = Vec::with_capacity(rows.len());
+        for row in &rows {
+            seen.push((name(&row.text(0)?), row.int(2)?, time));
+        }
+        let stand = self.shared.standing.look(&of, &seen);
+        let (mut taken, mut count) = (0u64, 0);
+        for row in &rows {
+            let holder = row.text(0)?;
+            if stand.contains(&name(&holder)) {
+                self.x(
+                    "DELETE FROM lease WHERE src = ?1 AND dst = ?2 AND holder = ?3 AND expires = ?4",
+                    p![&op.from, &op.to, &holder, row.int(2)?],
+                )?;
+            } else {
+                taken = taken.saturating_add(row.num(1)?);
+                count += 1;
+            }
+        }
+        Ok((taken, count))
     }
 
     pub(super) fn drop_lease(&mut self, op: &DropLease) -> R<()> {

@@ -49,6 +49,8 @@ pub(super) fn kind_number(kind: Kind) -> i64 {
         Kind::File => 0,
         Kind::Dir => 1,
         Kind::Symlink => 2,
+        Kind::Fifo => 3,
+        Kind::Socket => 4,
     }
 }
 
@@ -57,6 +59,8 @@ pub(super) fn kind_of(n: i64) -> Result<Kind, CatalogError> {
         0 => Ok(Kind::File),
         1 => Ok(Kind::Dir),
         2 => Ok(Kind::Symlink),
+        3 => Ok(Kind::Fifo),
+        4 => Ok(Kind::Socket),
         _ => Err(CatalogError::new(
             ErrorKind::Corrupt,
             format!("an inode of kind {n}"),
@@ -178,7 +182,9 @@ impl Tx<'_> {
         match self.caller.role {
             // As for the superuser, executing a file needs somebody's execute bit.
             Role::Admin => {
-                return Ok(bits & SEARCH == 0 || inode.kind != Kind::File || inode.mode & 0o111 != 0);
+                return Ok(bits & SEARCH == 0
+                    || matches!(inode.kind, Kind::Dir | Kind::Symlink)
+                    || inode.mode & 0o111 != 0);
             }
             Role::Service | Role::User => {}
         }

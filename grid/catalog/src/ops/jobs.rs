@@ -3,12 +3,13 @@
 use super::Tx;
 use super::grid::ttl_ns;
 use super::inode::WRITE;
-use crate::limits::{MAX_NEW_JOBS, MAX_OPEN_JOBS};
+use crate::limits::{MAX_NEW_JOBS, MAX_OPEN_JOBS, MAX_PAGE};
 use crate::sql::{R, Row, p, refuse};
 use crate::{
     CatalogError, ClaimJobs, ErrorKind, FinishJob, Generation, Ino, Job, JobId, JobKind, JobProgress,
     JobState, ListJobs, NewJob, ObjectId, Role, Timestamp,
 };
+use std::time::Duration;
 
 fn kind_number(kind: JobKind) -> i64 {
     match kind {
@@ -252,7 +253,9 @@ impl Tx<'_> {
             ),
             p![op.limit, &op.worker],
         )?;
-        let mut jobs: Vec<Job> = ended.iter().chain(&queued).map(job_of).collect::<R<_>>()?;
+        let left = self.left_claims(op)?;
+        let found = ended.iter().chain(&left).chain(&queued);
+        let mut jobs: Vec<Job> = found.map(job_of).collect::<R<_>>()?;
         jobs.sort_by_key(|j| (std::cmp::Reverse(j.what.priority), j.id));
         jobs.truncate(op.limit as usize);
         for job in &mut jobs {
@@ -263,6 +266,31 @@ impl Tx<'_> {
             self.save_job(job)?;
         }
         Ok(jobs)
+    }
+
+    /// Jobs of others whose claims do not end by this service's clock, but that nobody has renewed for longer than a claim holds.
+    fn left_claims(&mut self, op: &ClaimJobs) -> R<Vec<Row>> {
+        let mut rows = self.q(
+            concat!(
+                "SELECT ",
+                columns!(),
+                " FROM job WHERE state = 1 AND claimed > ?3 AND worker <> ?2",
+                within_reach!(),
+                " ORDER BY id LIMIT ?1 {skip}"
+            ),
+            p![MAX_PAGE, &op.worker, self.now.0],
+        )?;
+        let name = |row: &Row| row.int(0).map(|id| format!("job/{id}"));
+        let mut seen = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (claimed, updated) = (row.int(17)?, row.int(16)?);
+            // Both were written together, by one clock.
+            let held = Duration::from_nanos(claimed.abs_diff(updated));
+            seen.push((name(row)?, claimed, held * 3 / 2));
+        }
+        let stand = self.shared.standing.look("job/", &seen);
+        rows.retain(|row| name(row).is_ok_and(|n| stand.contains(&n)));
+        Ok(rows)
     }
 
     pub(super) fn job_progress(&mut self, op: &JobProgress) -> R<Job> {

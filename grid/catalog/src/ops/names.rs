@@ -6,8 +6,8 @@ use super::quota::Charge;
 use crate::limits::{MAX_DEPTH, MAX_LINKS, MAX_TARGET};
 use crate::sql::{R, p, refuse};
 use crate::{
-    Access, Attr, Create, Created, DirEntry, DirPage, ErrorKind, Ino, Kind, Link, MakeDir, Place, ReadDir,
-    Symlink,
+    Access, Attr, Create, Created, DirEntry, DirPage, ErrorKind, Ino, Kind, Link, MakeDir, MakeSpecial,
+    Place, ReadDir, Symlink,
 };
 
 impl Tx<'_> {
@@ -124,6 +124,31 @@ impl Tx<'_> {
         self.make(&at.dir, &at.name, &inode)
     }
 
+    pub(super) fn make_special(&mut self, op: &MakeSpecial) -> R<Attr> {
+        let place = &op.place;
+        if !op.kind.is_special() {
+            return refuse(
+                ErrorKind::Invalid,
+                format!("{place}: neither a FIFO nor a socket"),
+            );
+        }
+        let mut at = self.walk_to_name(place, ErrorKind::Exists)?;
+        self.lock_dir(&mut at.dir, place)?;
+        if self.entry(at.dir.ino, &at.name)?.is_some() {
+            return refuse(ErrorKind::Exists, format!("{place}: is there already"));
+        }
+        if at.slash {
+            return refuse(
+                ErrorKind::NotFound,
+                format!("{place}: a name with a slash is a directory's"),
+            );
+        }
+        self.need(&at.dir, WRITE | SEARCH, place)?;
+        let ino = Ino(self.new_id()?);
+        let inode = self.fresh(&at.dir, ino, op.kind, op.mode, op.umask)?;
+        self.make(&at.dir, &at.name, &inode)
+    }
+
     pub(super) fn create(&mut self, op: &Create) -> R<Created> {
         let place = &op.place;
         let mut at = self.walk_to_name(place, ErrorKind::IsDir)?;
@@ -138,10 +163,14 @@ impl Tx<'_> {
             match there.kind {
                 Kind::Dir => return refuse(ErrorKind::IsDir, format!("{place}: a directory")),
                 Kind::Symlink => at = self.walk_on(at, &there, place, ErrorKind::IsDir)?,
-                Kind::File if at.slash => {
+                _ if at.slash => {
                     return refuse(ErrorKind::NotDir, format!("{place}: not a directory"));
                 }
-                Kind::File => {
+                Kind::Fifo | Kind::Socket if op.open => {
+                    let text = format!("{place}: a FIFO or socket has no content");
+                    return refuse(ErrorKind::Invalid, text);
+                }
+                Kind::File | Kind::Fifo | Kind::Socket => {
                     let draft = if op.open {
                         self.need(&there, WRITE, place)?;
                         Some(self.new_draft(&there)?)
@@ -282,8 +311,8 @@ impl Tx<'_> {
         inode.ctime = self.now;
         if inode.links == 0 {
             self.charge(&Charge::of(inode, inode.qdir, -1, -inode.charged_bytes()))?;
-            if inode.kind == Kind::Symlink {
-                // Nobody can have it open.
+            if inode.kind != Kind::File {
+                // Nobody can have it open here.
                 return self.erase_inode(inode.ino);
             }
             if inode.fragments > 0 {

@@ -12,7 +12,7 @@
 //!   Reap: x goes, replicas Removing
 //! ```
 //!
-//! A service that does not call for its time to live loses its holds. `state::Opens` says when a death is
+//! A service that does not call for its time to live loses its holds (twice that, if its clock is ahead of the others'). `state::Opens` says when a death is
 //! surely seen although files are being opened at that moment. In SQLite the order is a number given at the
 //! death (there is one writer); in PostgreSQL it is the number of the transaction, and what is below the oldest
 //! running one is seen: a transaction that commits late can so never slip behind the mark.
@@ -24,6 +24,7 @@ use crate::sql::{R, p, refuse};
 use crate::{ErrorKind, Generation, Ino};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl Tx<'_> {
     pub(super) fn reap(&mut self, limit: u32, ttl_ms: u64) -> R<u64> {
@@ -74,6 +75,7 @@ impl Tx<'_> {
             p![self.now.0],
         )?;
         self.x("DELETE FROM session WHERE expires <= ?1", p![self.now.0])?;
+        self.drop_left_sessions(session, ttl)?;
         // Only dead contents need a row: of the open files, those whose inode is in `dead`.
         let mut held = BTreeSet::new();
         for (ino, generation) in self.shared.opens.held() {
@@ -106,6 +108,29 @@ impl Tx<'_> {
              ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, expires = excluded.expires",
             p![session, seen, self.now.0.saturating_add(ttl)],
         )?;
+        Ok(())
+    }
+
+    /// Services that do not call any more, although by this one's clock their time has not come.
+    fn drop_left_sessions(&mut self, own: u64, ttl: i64) -> R<()> {
+        let rows = self.q("SELECT id, expires FROM session WHERE id <> ?1", p![own])?;
+        let name = |id: i64| format!("session/{id}");
+        let time = Duration::from_nanos(u64::try_from(ttl).unwrap_or_default()) * 2;
+        let mut seen = Vec::with_capacity(rows.len());
+        for row in &rows {
+            seen.push((name(row.int(0)?), row.int(1)?, time));
+        }
+        let stand = self.shared.standing.look("session/", &seen);
+        for row in &rows {
+            let (id, expires) = (row.int(0)?, row.int(1)?);
+            if !stand.contains(&name(id)) {
+                continue;
+            }
+            let gone = "DELETE FROM session WHERE id = ?1 AND expires = ?2";
+            if self.x(gone, p![id, expires])? > 0 {
+                self.x("DELETE FROM hold WHERE session = ?1", p![id])?;
+            }
+        }
         Ok(())
     }
 

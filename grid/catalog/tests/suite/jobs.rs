@@ -258,3 +258,70 @@ pub fn of_users(bed: &dyn Bed) {
     ok(env.by(&ann, CancelJob { id }));
     assert_eq!(ok(env.call(Where { place: at("/d/a") })).fragments.len(), 1);
 }
+
+/// A service whose clock is hours ahead claims a job, takes a lease, has a file open, and dies.
+pub fn a_clock_that_jumped_holds_nothing_for_long(bed: &dyn Bed) {
+    const HOURS_8: i64 = 8 * 3600 * 1_000_000_000;
+    let now = Arc::new(AtomicI64::new(HOURS_8));
+    let clock = now.clone();
+    let clock: Clock = Arc::new(move || Timestamp(clock.load(Ordering::Relaxed)));
+    let options = || Options {
+        clock: clock.clone(),
+        ..Options::default()
+    };
+    let env = Env::new(bed.open_with(options()));
+    env.site("s", &["n1", "n2"]);
+    env.site("t", &["n3"]);
+    env.put("/a", 10, &["n1"]);
+    let a = object(&env, "/a");
+    let id = ok(env.call(AddJobs {
+        jobs: vec![job(a, "n2", 0)],
+    }))[0]
+        .id
+        .0;
+    ok(env.call(PutRoute {
+        from: "s".into(),
+        to: "t".into(),
+        capacity_bps: 1000,
+    }));
+    let take = |env: &Env, holder: &str| {
+        env.call(TakeLease {
+            from: "s".into(),
+            to: "t".into(),
+            holder: holder.into(),
+            rate_bps: 1000,
+            least_bps: 1,
+            ttl_ms: 20,
+        })
+    };
+    let claim = |env: &Env, worker: &str| {
+        let jobs = ok(env.call(ClaimJobs {
+            worker: worker.into(),
+            limit: 1,
+            claim_ms: 20,
+        }));
+        jobs.first().map(|j| j.id.0)
+    };
+    assert_eq!(claim(&env, "w1"), Some(id));
+    ok(take(&env, "w1"));
+    ok(env.call(OpenRead { place: at("/a") }));
+    ok(env.call(Reap { limit: 1, ttl_ms: 20 }));
+    drop(env);
+    now.store(1, Ordering::Relaxed);
+    let env = Env::new(bed.open_with(options()));
+    assert_eq!(claim(&env, "w2"), None, "by the clock it has hours");
+    refused(take(&env, "w2"), ErrorKind::Busy);
+    let wait = |what: &str, reached: &mut dyn FnMut() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while !reached() {
+            assert!(std::time::Instant::now() < end, "not reached: {what}");
+            std::thread::yield_now();
+        }
+    };
+    wait("the job", &mut || claim(&env, "w2") == Some(id));
+    wait("the route", &mut || take(&env, "w2").is_ok());
+    ok(env.unlink("/a"));
+    wait("the content goes", &mut || {
+        ok(env.call(Reap { limit: 9, ttl_ms: 20 })) == 1
+    });
+}

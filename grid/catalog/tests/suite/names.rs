@@ -393,3 +393,45 @@ pub fn paths_of_inodes(bed: &dyn Bed) {
         ErrorKind::NotPermitted,
     );
 }
+
+pub fn fifos_and_sockets(bed: &dyn Bed) {
+    let env = bed.env();
+    env.site("s", &["n1"]);
+    let make = |path: &str, kind| {
+        env.call(MakeSpecial {
+            place: at(path),
+            kind,
+            mode: 0o666,
+            umask: 0o022,
+        })
+    };
+    let fifo = ok(make("/p", Kind::Fifo));
+    assert_eq!(
+        (fifo.kind, fifo.mode, fifo.links, fifo.size),
+        (Kind::Fifo, 0o644, 1, 0)
+    );
+    assert_eq!(ok(make("/s", Kind::Socket)).kind, Kind::Socket);
+    let page = ok(env.call(ReadDir {
+        place: at("/"),
+        after: None,
+        limit: 10,
+        attrs: false,
+    }));
+    let kinds: Vec<Kind> = page.entries.iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [Kind::Fifo, Kind::Socket]);
+    refused(make("/p", Kind::Fifo), ErrorKind::Exists);
+    refused(make("/f", Kind::File), ErrorKind::Invalid);
+    refused(make("/no/p", Kind::Fifo), ErrorKind::NotFound);
+    refused(env.call(OpenRead { place: at("/p") }), ErrorKind::Invalid);
+    refused(env.call(OpenWrite { place: at("/p") }), ErrorKind::Invalid);
+    ok(env.link("/p", "/q"));
+    ok(env.rename("/q", "/r"));
+    assert_eq!(ok(env.unlink("/p")).links, 1);
+    // A file takes its place, as any name's.
+    env.put("/r", 10, &["n1"]);
+    assert_eq!(ok(env.stat("/r")).kind, Kind::File);
+    ok(env.unlink("/s"));
+    refused(env.stat("/s"), ErrorKind::NotFound);
+    assert_eq!(env.reap(), 0, "nothing of them waits for its end");
+    env.invariants_hold();
+}

@@ -109,3 +109,87 @@ pub fn numbers_are_raised(bed: &dyn Bed) {
     // What is below changes nothing.
     assert!(ok(env.call(RaiseNumbers { highest: 5 })) > next + 100_000);
 }
+
+/// More of each than fits on a page of the dump.
+pub fn a_dump_is_all_that_only_the_catalog_knows(bed: &dyn Bed) {
+    let env: Env = bed.env();
+    env.mkdir("/d");
+    let mut wanted = std::collections::BTreeSet::new();
+    for n in 0..1_050 {
+        let path = format!("/d/{n:04}");
+        let made = ok(env.call(Create {
+            place: at(&path),
+            mode: 0o644,
+            umask: 0,
+            exclusive: true,
+            open: false,
+        }));
+        ok(env.call(SetXattr {
+            place: at(&path),
+            name: b"user.n".to_vec(),
+            value: vec![7; 3],
+            mode: SetXattrMode::Any,
+        }));
+        wanted.insert((made.attr.ino, path.into_bytes()[3..].to_vec()));
+    }
+    ok(env.call(Symlink {
+        place: at("/link"),
+        target: b"d/0001".to_vec(),
+    }));
+    let user = QuotaSubject::User("ann".into());
+    ok(env.call(SetQuota {
+        subject: user,
+        max_files: Some(9),
+        max_bytes: None,
+    }));
+    let rows = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let theirs = rows.clone();
+    let sink = DumpSink::new(move |row| {
+        theirs.lock().unwrap().push(row);
+        Ok(())
+    });
+    let count = ok(env.call(Dump { sink }));
+    let rows = std::mem::take(&mut *rows.lock().unwrap());
+    assert_eq!(rows.len() as u64, count);
+    let DumpRow::Begin { next, .. } = rows[0] else {
+        panic!("{:?}", rows[0]);
+    };
+    let (mut names, mut inodes, mut xattrs, mut bounds, mut targets) = (Default::default(), 0, 0, 0, 0);
+    let d = ok(env.stat("/d")).ino;
+    for row in &rows {
+        match row {
+            DumpRow::Begin { .. } => {}
+            DumpRow::Inode(i) => {
+                assert!(i.attr.ino.0 < next, "{i:?}");
+                inodes += 1;
+                targets += u64::from(i.target.as_deref() == Some(b"d/0001"));
+            }
+            DumpRow::Name { parent, name, ino } if *parent == d => {
+                std::collections::BTreeSet::insert(&mut names, (*ino, name.clone()));
+            }
+            DumpRow::Name { .. } => {}
+            DumpRow::Xattr { value, .. } => {
+                assert_eq!(value, &[7; 3]);
+                xattrs += 1;
+            }
+            DumpRow::Bound {
+                kind,
+                name,
+                max_files,
+                max_bytes,
+            } => {
+                assert_eq!((*kind, name.as_str()), (QuotaKind::User, "ann"));
+                assert_eq!((*max_files, *max_bytes), (Some(9), None));
+                bounds += 1;
+            }
+        }
+    }
+    assert!(names == wanted, "{} of {} names", names.len(), wanted.len());
+    assert_eq!((inodes, xattrs, bounds, targets), (1_050 + 3, 1_050, 1, 1));
+    let full = DumpSink::new(|_| Err("the disk is full".into()));
+    let refusal = env.call(Dump { sink: full }).expect_err("refused");
+    assert!(refusal.to_string().contains("the disk is full"), "{refusal}");
+    let user = Caller::user("ann", &["physics"]);
+    let sink = DumpSink::new(|_| Ok(()));
+    refused(env.by(&user, Dump { sink }), ErrorKind::NotPermitted);
+}

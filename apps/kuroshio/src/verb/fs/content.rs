@@ -304,6 +304,10 @@ fn walk_grid(cx: &Context, grid: &[u8], local: &Path, items: &mut VecDeque<Item>
                 let target = OsString::from_vec(cx.grid.read_link(&path)?);
                 std::os::unix::fs::symlink(target, &to).map_err(failed)?;
             }
+            v1::Kind::Fifo | v1::Kind::Socket => {
+                let (path, kind) = (shown(&path), super::kind_name(&attr));
+                eprintln!("kuroshio: {path}: a {kind} is left out");
+            }
             _ => items.push_back(Item {
                 local: to,
                 grid: path,

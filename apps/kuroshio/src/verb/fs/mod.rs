@@ -100,6 +100,8 @@ enum Action {
     View(run::ViewArgs),
     /// Compare the nodes' spools with the catalog, both ways
     Fsck(spools::FsckArgs),
+    /// Put what only the catalog knows into the grid, for `fsck` to read if the catalog is lost
+    Snapshot(spools::SnapshotArgs),
     /// Capacities between sites, and what is given now
     Route(admin::RouteArgs),
     /// Space of nodes (gfdf)
@@ -160,6 +162,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Action::Run(a) => run::run(&cx, &args.which, &a),
         Action::View(a) => run::view(&cx, &a),
         Action::Fsck(a) => spools::fsck(&cx, a),
+        Action::Snapshot(a) => spools::snapshot(&cx, &a),
         Action::Route(_) => admin::routes(&cx),
         Action::Df(a) => admin::df(&cx, a),
         Action::Status(a) => admin::status(&cx, a),
@@ -228,6 +231,8 @@ pub fn kind_name(attr: &v1::Attr) -> &'static str {
         v1::Kind::File => "file",
         v1::Kind::Directory => "directory",
         v1::Kind::Symlink => "symlink",
+        v1::Kind::Fifo => "fifo",
+        v1::Kind::Socket => "socket",
         v1::Kind::Unspecified => "unknown",
     }
 }

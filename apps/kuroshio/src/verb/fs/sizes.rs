@@ -44,6 +44,8 @@ pub fn mode_text(attr: &v1::Attr) -> String {
     let kind = match attr.kind() {
         v1::Kind::Directory => 'd',
         v1::Kind::Symlink => 'l',
+        v1::Kind::Fifo => 'p',
+        v1::Kind::Socket => 's',
         _ => '-',
     };
     let mut text = String::from(kind);

@@ -19,7 +19,8 @@ use crate::output;
                   kuroshio fs fsck --deep n1   every byte of n1\n\
                   Replicas that the catalog did not know are adopted; those that are not there or damaged are given up and \
                   made anew from others. After the catalog was lost or an older one put back, files are made anew from \
-                  what nodes keep; those without a name of their own go to /lost+found."
+                  what nodes keep: with names, links, access lists, attributes and quotas of the newest snapshot \
+                  (`kuroshio fs snapshot`); those without a name of their own go to /lost+found."
 )]
 pub struct FsckArgs {
     /// Nodes [default: all]
@@ -40,22 +41,27 @@ pub fn fsck(cx: &Context, args: FsckArgs) -> Result<ExitCode, Failure> {
         bench_bytes: 0,
         deep: args.deep,
         rebuild: args.rebuild,
+        ..v1::SpoolsRequest::default()
     })?;
     let nodes = &reply.nodes;
     let gone = reply.gone_paths.iter().map(|p| String::from_utf8_lossy(p));
     let gone: Vec<String> = gone.map(|p| p.escape_debug().to_string()).collect();
+    let missing = reply.missing_paths.iter().map(|p| String::from_utf8_lossy(p));
+    let missing: Vec<String> = missing.map(|p| p.escape_debug().to_string()).collect();
     let sum = |of: fn(&v1::NodeSpool) -> u64| nodes.iter().map(of).sum::<u64>();
     let value = json!({
         "objects": sum(|n| n.objects), "adopted": sum(|n| n.adopted), "lost": sum(|n| n.lost),
         "unknown": sum(|n| n.unknown), "rebuilt": reply.rebuilt, "unnamed": reply.unnamed, "renewed": reply.renewed,
         "left": reply.left, "reasons": reply.reasons, "gone": reply.gone, "gone_paths": gone, "more": reply.more,
+        "snapshot_unix_ns": (reply.snapshot_ns != 0).then_some(reply.snapshot_ns), "directories": reply.directories,
+        "names": reply.names, "missing": reply.missing, "missing_paths": missing,
         "nodes": nodes.iter().map(|n| json!({
             "node": n.node, "ok": n.ok, "error": n.text, "objects": n.objects, "adopted": n.adopted, "lost": n.lost,
             "unknown": n.unknown, "held": n.held,
         })).collect::<Vec<_>>(),
     });
     if !cx.print_json(&value)? {
-        print(&reply, &gone)?;
+        print(&reply, &gone, &missing)?;
     }
     Ok(if nodes.iter().all(|n| n.ok) && reply.gone == 0 && !reply.more {
         ExitCode::SUCCESS
@@ -64,7 +70,30 @@ pub fn fsck(cx: &Context, args: FsckArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn print(reply: &v1::SpoolsReply, gone: &[String]) -> Result<(), Failure> {
+/// Arguments of `fs snapshot`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kuroshio fs snapshot\n\
+                  The metadata service does so by itself, every `snapshot_s` of metad.toml, when something has changed. A \
+                  snapshot is an ordinary file (/.kuroshio/catalog.0 and .1 in turn, the administrator's alone).")]
+pub struct SnapshotArgs {}
+
+/// Runs `fs snapshot`.
+pub fn snapshot(cx: &Context, _: &SnapshotArgs) -> Result<ExitCode, Failure> {
+    let asked = v1::SpoolsRequest {
+        snapshot: true,
+        ..v1::SpoolsRequest::default()
+    };
+    let taken = cx.grid.spools(asked)?.snapshot.unwrap_or_default();
+    let path = String::from_utf8_lossy(&taken.path).escape_debug().to_string();
+    let value = json!({ "path": path, "bytes": taken.bytes, "inodes": taken.inodes });
+    if !cx.print_json(&value)? {
+        let size = HumanBytes(taken.bytes);
+        output::line(&format!("{} inodes, {size}, as {path}", taken.inodes))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(reply: &v1::SpoolsReply, gone: &[String], missing: &[String]) -> Result<(), Failure> {
     for n in &reply.nodes {
         let what = if n.ok {
             let held = if n.held {
@@ -88,6 +117,23 @@ fn print(reply: &v1::SpoolsReply, gone: &[String]) -> Result<(), Failure> {
              in quarantine",
             reply.left
         ))?;
+    }
+    if reply.snapshot_ns != 0 {
+        output::line(&format!(
+            "from the snapshot of {} UTC: {} directories, {} links, empty files and further names",
+            super::sizes::time_text(reply.snapshot_ns),
+            reply.directories,
+            reply.names
+        ))?;
+    }
+    if reply.missing > 0 {
+        output::line(&format!(
+            "files that the snapshot names and of which no copy was found (removed since, or lost): {}",
+            reply.missing
+        ))?;
+    }
+    for path in missing {
+        output::line(&format!("not found: {path}"))?;
     }
     for reason in &reply.reasons {
         output::line(&format!("left: {}", reason.escape_debug()))?;

@@ -91,7 +91,7 @@ pub struct FindArgs {
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
     /// Only this kind
-    #[arg(long, value_parser = ["file", "directory", "symlink"])]
+    #[arg(long, value_parser = ["file", "directory", "symlink", "fifo", "socket"])]
     kind: Option<String>,
 }
 
