@@ -483,13 +483,13 @@ def table(results):
             columns.append(column)
     columns.sort(key=lambda c: (CONTENDERS.index(c[0]), str(c[1])))
     way = {1: "", FUSE: " FUSE"}
-    print(f"\n{'median':<20}" + "".join(f"{name + way.get(callers, f' x{callers}'):>20}" for name, callers in columns))
+    print(f"\n{'median':<20}" + "".join(f"{name + way.get(callers, f' x{callers}'):>25}" for name, callers in columns))
     for letter, title in NAMES.items():
         cells = ""
         for name, callers in columns:
             values = [r["per_second"] for r in results
                       if (r["contender"], r["callers"], r["operation"]) == (name, callers, letter)]
-            cells += f"{statistics.median(values) / scale(letter):>20.0f}" if values else f"{'-':>20}"
+            cells += f"{statistics.median(values) / scale(letter):>25.0f}" if values else f"{'-':>25}"
         print(f"{title + (' MB/s' if letter in 'WS' else ' /s'):<20}{cells}")
 
 
