@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_before_it_up_to_the_end_of_a_page_and_no_further() {
+    fn zeros_are_before_it_up_to_the_size_of_a_slot_and_no_other() {
         for size in [0u64, 1, 500, 1024] {
             let t = trailer(size, 0, vec![b'p'; 3000]);
             let (end, used) = (t.encode(), size as usize + t.encode().len());
@@ -266,9 +266,13 @@ mod tests {
                 bytes.resize(len - end.len(), 0);
                 [bytes, end.clone()].concat()
             };
-            let page = used.next_multiple_of(4096);
-            assert_eq!(read(&with_zeros(page)), Ok(t));
-            for len in [used + 1, page - 1, page + 1, page + 4096] {
+            for len in [4096, 8192, 16384].into_iter().filter(|len| *len >= used) {
+                assert_eq!(read(&with_zeros(len)).as_ref(), Ok(&t), "{size} bytes in {len}");
+            }
+            for len in [used + 1, 4097, 8191, 12_288, 16_383, 16_385, 32_768] {
+                if len <= used {
+                    continue;
+                }
                 assert!(read(&with_zeros(len)).is_err(), "{size} bytes in {len}");
             }
         }
