@@ -269,10 +269,8 @@ mod tests {
             for len in [4096, 8192, 16384].into_iter().filter(|len| *len >= used) {
                 assert_eq!(read(&with_zeros(len)).as_ref(), Ok(&t), "{size} bytes in {len}");
             }
-            for len in [used + 1, 4097, 8191, 12_288, 16_383, 16_385, 32_768] {
-                if len <= used {
-                    continue;
-                }
+            let odd = [used + 1, 4097, 8191, 12_288, 16_383, 16_385, 32_768];
+            for len in odd.into_iter().filter(|len| *len > used) {
                 assert!(read(&with_zeros(len)).is_err(), "{size} bytes in {len}");
             }
         }
