@@ -91,11 +91,11 @@ for round in 1 2 3 4 5; do
     rmmod psp
     insmod "$BUILD/psp.ko"
 done
-# A device that never blocks: the guard ends gap pacing. The wire is faster than this machine makes gap frames (12,100 ns each
-# with the kernel's checks; 12,144 ns on a wire of a gigabit), or nothing would run ahead.
+# A device that never blocks: the guard ends gap pacing when it runs ahead. So the wire is slower than this machine makes gap frames
+# (12,100 ns each with the kernel's checks; 121,440 ns on a wire of 100 Mbps, but 12,144 on one of a gigabit).
 ip link add psv0 type dummy
 ip link set dev psv0 up
-tc qdisc add dev psv0 root handle 1: psp default 1 pace gap phy 10gbit
+tc qdisc add dev psv0 root handle 1: psp default 1 pace gap phy 100mbit
 tc class add dev psv0 parent 1: classid 1:1 psp rate 8kbit
 ip address add 10.9.0.1/24 dev psv0
 "$BUILD/test/feed" 10.9.0.2 9 1518 3
