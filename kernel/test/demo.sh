@@ -16,6 +16,9 @@ cat /run/out/demo.err
 # A rate below its bound, or a disturbed machine, is for the demo's own figures: the guest's clock is not the wall's.
 [ $status = 0 ] || [ $status = 1 ] || [ $status = 3 ] || fail "demo: exit code $status"
 grep -q '"paced_by": *"[^"]*psp' /run/out/demo.json || fail "no class of psp kept a rate"
+for right in '"dropped_frames": *0[,}]' '"files": *8[,}]' '"files_verified": *8[,}]'; do
+    grep -q "$right" /run/out/demo.json || fail "the demo does not say $right"
+done
 rmmod psp || fail "psp is in use when the demo is over"
 no_complaints
 exit $failed

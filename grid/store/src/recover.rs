@@ -2,7 +2,7 @@
 //!
 //! | found in `incoming` | done |
 //! |---|---|
-//! | `slot.N` with a mark, or cut to an object | becomes `ID.sealed` |
+//! | `slot.N` with a trailer | becomes `ID.sealed` |
 //! | other `slot.N` | removed: nothing was in it |
 //! | `ID.sealed`, digest right, place free | flushed, then named: it may have been acknowledged |
 //! | `ID.sealed`, digest right, object there with the same content | removed |

@@ -12,7 +12,7 @@
 //! Integers are little endian. The checksum is BLAKE3 (key derivation mode, [`CONTEXT`]) over everything from
 //! the table to byte 112 of the footer. The content begins at byte 0, so a reader sends the file's first `size`
 //! bytes as they are. An object of one chunk has no table: its digest is the chunk's. Of an object that was written into a slot
-//! (`slots`) the file may end with the page in which it would end: then zeros stand between content and table.
+//! (`slots`) the file has the slot's size: then zeros stand between content and table.
 
 use crate::id::ObjectId;
 use crate::limits::{MAX_CHUNKS, MAX_HINT_BYTES, MAX_OBJECT_BYTES, MAX_OWNER_BYTES};
@@ -73,11 +73,7 @@ impl Trailer {
 
     /// Reads the trailer of a file; `Ok(Err(..))` says why it is none.
     pub(crate) fn read(file: &File) -> io::Result<Result<Self, String>> {
-        Self::read_before(file, file.metadata()?.len())
-    }
-
-    /// As [`Self::read`], of a file that is taken to end at `file_len`.
-    pub(crate) fn read_before(file: &File, file_len: u64) -> io::Result<Result<Self, String>> {
+        let file_len = file.metadata()?.len();
         let mut tail = vec![0u8; usize::try_from(file_len.min(FIRST_READ)).unwrap_or(0)];
         let start = file_len.saturating_sub(tail.len() as u64);
         if read_full(file, &mut tail, start)? < tail.len() {

@@ -26,7 +26,7 @@ pub const UDP_BUFFER_BYTES: u32 = 4 << 20;
 pub const MAX_INTERVALS: u64 = 100_000;
 /// How long a server may take to accept all streams, and to answer after the end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
-/// How long the server's reason is waited for after a stream broke: two of the longest round trips, ns.
+/// How long the server's reason is waited for after a stream broke, ns: some times the longest round trip on earth.
 const REASON_NS: u64 = 1_000_000_000;
 
 /// Which addresses of a name are used.
