@@ -3,7 +3,7 @@
 //! ```text
 //!   get   open ──> file of the object ──pieces──> destination          this thread
 //!                                        └──────> digest               another one, for content of more than a piece
-//!   put   content ──> memory file ──> node (reads, compares, flushes) ──> digest, receipt
+//!   put   part ──> memory file ──> node, part after part; it reads back, compares and flushes ──> digest, receipt
 //! ```
 //!
 //! The same tokens, digests and receipts as by HTTP; what is saved is TLS, its copies and two changes of threads.
@@ -147,16 +147,36 @@ impl Near {
         }
     }
 
-    /// Hands a draft over; none if the node is not on this host.
+    /// Hands a whole draft over; none if the node is not on this host.
     pub fn store(&self, place: &v1::Place, file: &File, size: u64) -> Option<Result<Written, ServiceError>> {
-        let ask = Ask::Write {
+        let whole = 0..size;
+        match self.part(place, file, whole, Some(size))? {
+            Ok(Some(written)) => Some(Ok(written)),
+            Ok(None) => None,
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// Hands a part of an object over, which is at the beginning of `file`; what the node said of the object if this was the
+    /// last part, and none at all if the node is not on this host.
+    fn part(
+        &self,
+        place: &v1::Place,
+        file: &File,
+        part: Range<u64>,
+        total: Option<u64>,
+    ) -> Option<Result<Option<Written>, ServiceError>> {
+        let ask = Ask::Part {
             token: place.token.clone(),
             path: place.path.clone(),
-            size_bytes: size,
+            at_bytes: part.start,
+            size_bytes: part.end - part.start,
+            total_bytes: total,
         };
-        let limit = FLUSH_LIMIT + Duration::from_secs(size / SLOWEST);
+        let limit = FLUSH_LIMIT + Duration::from_secs(total.unwrap_or(part.end) / SLOWEST);
         match self.ask(place, &ask, Some(file), limit)?.0 {
-            Told::Written { digest, mac } => Some(Ok(Written { digest, mac })),
+            Told::Taken {} => Some(Ok(None)),
+            Told::Written { digest, mac } => Some(Ok(Some(Written { digest, mac }))),
             Told::Refused { status, text } => Some(Err(ServiceError::Refused {
                 address: place.address.clone(),
                 status,
@@ -166,15 +186,37 @@ impl Near {
         }
     }
 
-    /// Hands small content over; none if the node is not on this host, or no memory file can be had.
-    pub(crate) fn put(&self, place: &v1::Place, content: &[u8]) -> Option<Result<Written, ServiceError>> {
+    /// A way to hand content in memory over; none if that is not wanted, or no memory file can be had.
+    pub(crate) fn hand(&self) -> Option<Hand<'_>> {
         if !self.wanted.load(Ordering::Relaxed) {
             return None;
         }
         let file = rustix::fs::memfd_create("content", MemfdFlags::CLOEXEC).ok()?;
-        let file = File::from(file);
-        file.write_all_at(content, 0).ok()?;
-        self.store(place, &file, content.len() as u64)
+        Some(Hand {
+            near: self,
+            file: File::from(file),
+        })
+    }
+}
+
+/// Hands content over through a memory file, one part after the other.
+pub(crate) struct Hand<'a> {
+    near: &'a Near,
+    file: File,
+}
+
+impl Hand<'_> {
+    /// As [`Near::part`].
+    pub(crate) fn part(
+        &self,
+        place: &v1::Place,
+        at: u64,
+        content: &[u8],
+        total: Option<u64>,
+    ) -> Option<Result<Option<Written>, ServiceError>> {
+        self.file.write_all_at(content, 0).ok()?;
+        let part = at..at + content.len() as u64;
+        self.near.part(place, &self.file, part, total)
     }
 }
 

@@ -9,11 +9,10 @@
 //! the answer has its digest and the node's receipt. A token of the grid for the object and the operation is
 //! needed; every refusal is logged.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -24,12 +23,11 @@ use kuroshio_proto::{PACE_HEADER, parse_object_path};
 use kuroshio_service::body::{self, Answer};
 use kuroshio_service::door::{self, Content, Door, Handler, ReadAt, Speaker, Version};
 use kuroshio_service::{Claims, Operation, PacedSocket, RootPath, TokenError};
-use kuroshio_store::{
-    Begin, Finish, Holes, MAX_PUT_BYTES, Meta, ObjectId, ObjectReader, ObjectWriter, Sealed, StoreError,
-};
+use kuroshio_store::{Meta, ObjectId, ObjectReader, StoreError, hex};
 use tokio::sync::watch;
 
 use crate::control::object_id;
+use crate::drafts::{self, Part};
 use crate::server::Shared;
 
 /// Largest part, bytes.
@@ -38,10 +36,6 @@ pub const MAX_PART_BYTES: usize = 8 * 1024 * 1024;
 const SMALL_BYTES: usize = 64 * 1024;
 /// Longest time for a part to come.
 const PART_LIMIT: Duration = Duration::from_secs(60);
-/// Objects that are written in parts at once.
-const MAX_WRITERS: usize = 256;
-/// An object of which no part came for so long is put aside; what can be resumed stays in the spool.
-const IDLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// A refusal.
 pub struct Refusal(pub StatusCode, pub String);
@@ -54,6 +48,11 @@ impl Refusal {
     /// What was asked cannot be.
     pub fn bad(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// Something broke here.
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     }
 
     /// Not now.
@@ -90,18 +89,9 @@ impl From<StoreError> for Refusal {
     }
 }
 
-/// An object that is written in parts.
-struct Writing {
-    writer: Arc<ObjectWriter>,
-    /// The user whose token began it.
-    owner: String,
-    touched: Instant,
-}
-
 /// The data service.
 pub struct Data {
     shared: Arc<Shared>,
-    writing: Mutex<HashMap<ObjectId, Writing>>,
 }
 
 struct Reading {
@@ -151,10 +141,7 @@ impl Handler for Data {
 impl Data {
     /// A data service over a node's spool.
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            writing: Mutex::default(),
-        }
+        Self { shared }
     }
 
     async fn route(self: Arc<Self>, request: Request<Incoming>) -> Result<Answer, Refusal> {
@@ -272,96 +259,19 @@ impl Data {
                 format!("{} bytes came, Content-Range says {}", bytes.len(), part.len),
             ));
         }
-        let data = self.clone();
-        let sealed = blocking(move || data.write(id, &part, &bytes, &claims)).await?;
-        let Some(sealed) = sealed else {
+        let shared = self.shared.clone();
+        let from = move || {
+            let (store, bytes) = (&shared.store, drafts::Bytes::Memory(&bytes));
+            shared.drafts.write(store, id, &part, &bytes, &claims)
+        };
+        let Some(sealed) = blocking(from).await? else {
             return Ok(body::json(StatusCode::OK, &serde_json::json!({ "done": false })));
         };
-        let joined = self.shared.joined.get();
-        let key = joined.map(|j| j.receipt_key.as_slice()).unwrap_or_default();
-        let object = (id.inode, u64::from(id.generation), id.fragment);
-        let mac = kuroshio_proto::receipt::mac(key, object, sealed.size, &sealed.digest);
+        let mac = self.shared.receipt(&sealed);
         let answer = serde_json::json!({
-            "done": true, "size_bytes": sealed.size, "digest": hex(&sealed.digest), "mac": hex(&mac),
+            "done": true, "size_bytes": sealed.size, "digest": hex(&sealed.digest), "mac": mac,
         });
         Ok(body::json(StatusCode::CREATED, &answer))
-    }
-
-    /// Writes a part; what it sealed, if it was the last one.
-    fn write(
-        &self,
-        id: ObjectId,
-        part: &Part,
-        bytes: &Bytes,
-        claims: &Claims,
-    ) -> Result<Option<Sealed>, Refusal> {
-        let store = &self.shared.store;
-        let meta = meta_of(claims);
-        if part.is_whole() && bytes.len() <= MAX_PUT_BYTES {
-            return Ok(Some(store.put(id, &meta, bytes, None)?));
-        }
-        let writer = self.writer(id, meta, &claims.sub, part.total)?;
-        writer.write_at(part.start, bytes)?;
-        let Some(total) = part.total else {
-            return Ok(None);
-        };
-        let written = writer.written();
-        if !(written.len() == 1 && written.contains(0..total)) {
-            return Ok(None);
-        }
-        let finish = Finish {
-            size: total,
-            digest: None,
-            holes: Holes::Refuse,
-        };
-        let sealed = writer.finish(finish)?;
-        self.writing().remove(&id);
-        Ok(Some(sealed))
-    }
-
-    fn writing(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectId, Writing>> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The writer of an object: the one that is open, or a new one.
-    fn writer(
-        &self,
-        id: ObjectId,
-        meta: Meta,
-        user: &str,
-        size: Option<u64>,
-    ) -> Result<Arc<ObjectWriter>, Refusal> {
-        let mut writing = self.writing();
-        writing.retain(|_, w| w.touched.elapsed() < IDLE_LIMIT);
-        if let Some(open) = writing.get_mut(&id) {
-            if open.owner != user {
-                return Err(Refusal::new(
-                    StatusCode::FORBIDDEN,
-                    "another user writes this object",
-                ));
-            }
-            open.touched = Instant::now();
-            return Ok(open.writer.clone());
-        }
-        if writing.len() >= MAX_WRITERS {
-            return Err(Refusal::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("{MAX_WRITERS} objects are written already; try again later"),
-            ));
-        }
-        let begin = Begin {
-            meta,
-            size,
-            resume: true,
-        };
-        let writer = Arc::new(self.shared.store.begin(id, begin)?);
-        let open = Writing {
-            writer: writer.clone(),
-            owner: user.to_owned(),
-            touched: Instant::now(),
-        };
-        writing.insert(id, open);
-        Ok(writer)
     }
 }
 
@@ -381,20 +291,6 @@ pub fn meta_of(claims: &Claims) -> Meta {
         mode: file.mode,
         fragments: file.fragments,
         modified_unix_ns: file.mtime_ns.unwrap_or(now_ns),
-    }
-}
-
-/// A part of an object.
-#[derive(Debug, PartialEq, Eq)]
-struct Part {
-    start: u64,
-    len: u64,
-    total: Option<u64>,
-}
-
-impl Part {
-    fn is_whole(&self) -> bool {
-        self.start == 0 && self.total == Some(self.len)
     }
 }
 
@@ -460,10 +356,6 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|e| Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string())))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod config;
 mod control;
 mod data;
+mod drafts;
 mod flow;
 mod inventory;
 mod local;

@@ -1,13 +1,12 @@
 //! The data service for clients of this host: files are handed over (see `kuroshio_service::near`).
 //!
-//! A reader gets the object's own file, opened to be read: its first bytes are the content. A writer gives a file;
-//! it is copied, verified and flushed as by HTTP.
+//! A reader gets the object's own file, opened to be read: its first bytes are the content. A writer gives a file
+//! with a part of it, or all; it is copied, verified and flushed as by HTTP.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -16,18 +15,17 @@ use std::time::{Duration, Instant};
 use kuroshio_proto::parse_object_path;
 use kuroshio_service::near::{self, Ask, Told};
 use kuroshio_service::{Claims, Operation, Pin};
-use kuroshio_store::{Begin, Finish, Holes, MAX_PUT_BYTES, Meta, ObjectId, hex};
+use kuroshio_store::{ObjectId, hex};
 
 use crate::control::object_id;
-use crate::data::{Refusal, meta_of};
+use crate::data::Refusal;
+use crate::drafts::{Bytes, Part};
 use crate::server::Shared;
 
 /// Clients at once; more are turned away and speak HTTP.
 const MAX_CLIENTS: usize = 128;
 /// A client that is silent for so long is let go.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes that are copied at once.
-const COPY_BYTES: u64 = 1024 * 1024;
 /// Longest wait for connections to end when the node stops.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -171,24 +169,49 @@ fn answer(shared: &Shared, ask: Ask, file: Option<OwnedFd>) -> Result<(Told, Opt
             let file = file.map_err(|e| Refusal::bad(format!("object {id}: {e}")))?;
             Ok((Told::Read { size_bytes }, Some(file)))
         }
-        Ask::Write {
+        Ask::Part {
             token,
             path,
+            at_bytes,
             size_bytes,
+            total_bytes,
         } => {
             let (id, claims) = allowed(shared, &token, &path, Operation::Modify)?;
+            let part = Part {
+                start: at_bytes,
+                len: size_bytes,
+                total: total_bytes,
+            };
             let Some(file) = file.map(File::from) else {
                 return Err(Refusal::bad("a write needs a file"));
             };
-            let meta = file
-                .metadata()
-                .map_err(|e| Refusal::bad(format!("the file: {e}")))?;
-            if !meta.is_file() || meta.len() < size_bytes {
-                return Err(Refusal::bad(format!("not a file of {size_bytes} bytes")));
-            }
-            Ok((write(shared, id, meta_of(&claims), &file, size_bytes)?, None))
+            check(&part, &file)?;
+            let bytes = Bytes::File(&file);
+            let sealed = shared.drafts.write(&shared.store, id, &part, &bytes, &claims)?;
+            let told = sealed.map_or(Told::Taken {}, |sealed| Told::Written {
+                digest: hex(&sealed.digest),
+                mac: shared.receipt(&sealed),
+            });
+            Ok((told, None))
         }
     }
+}
+
+/// Whether a part is one, and its file has its bytes.
+fn check(part: &Part, file: &File) -> Result<(), Refusal> {
+    let end = part.start.checked_add(part.len);
+    if part.len == 0 || end.is_none_or(|end| part.total.is_some_and(|total| end > total)) {
+        return Err(Refusal::bad(format!(
+            "{} bytes from {} on are no part of an object of {:?} bytes",
+            part.len, part.start, part.total
+        )));
+    }
+    let meta = file.metadata();
+    let meta = meta.map_err(|e| Refusal::bad(format!("the file: {e}")))?;
+    if !meta.is_file() || meta.len() < part.len {
+        return Err(Refusal::bad(format!("not a file of {} bytes", part.len)));
+    }
+    Ok(())
 }
 
 /// The object of a right, and what the right says.
@@ -207,43 +230,4 @@ fn allowed(
         .ok_or_else(|| Refusal::bad("objects are /.kuroshio/objects/INODE/GENERATION/FRAGMENT"))?;
     let id = object_id(inode, generation, fragment).map_err(Refusal::bad)?;
     Ok((id, claims))
-}
-
-fn write(shared: &Shared, id: ObjectId, meta: Meta, file: &File, size: u64) -> Result<Told, Refusal> {
-    let read = |at: u64, len: u64| {
-        let mut piece = vec![0; usize::try_from(len).unwrap_or(0)];
-        let done = file.read_exact_at(&mut piece, at);
-        done.map(|()| piece)
-            .map_err(|e| Refusal::bad(format!("the file: {e}")))
-    };
-    let sealed = if size <= MAX_PUT_BYTES as u64 {
-        shared.store.put(id, &meta, &read(0, size)?, None)?
-    } else {
-        let begin = Begin {
-            meta,
-            size: Some(size),
-            resume: false,
-        };
-        let writer = shared.store.begin(id, begin)?;
-        let mut at = 0;
-        while at < size {
-            let piece = read(at, (size - at).min(COPY_BYTES))?;
-            writer.write_at(at, &piece)?;
-            at += piece.len() as u64;
-        }
-        let digest = None;
-        let holes = Holes::Refuse;
-        writer.finish(Finish { size, digest, holes })?
-    };
-    let key = shared
-        .joined
-        .get()
-        .map(|j| j.receipt_key.as_slice())
-        .unwrap_or_default();
-    let object = (id.inode, u64::from(id.generation), id.fragment);
-    let mac = kuroshio_proto::receipt::mac(key, object, sealed.size, &sealed.digest);
-    Ok(Told::Written {
-        digest: hex(&sealed.digest),
-        mac: hex(&mac),
-    })
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use kuroshio_client::ClientError;
 use kuroshio_service::{Identity, ServiceError, Ticket, Verifier, door};
-use kuroshio_store::{Limits, Store, StoreError};
+use kuroshio_store::{Limits, Sealed, Store, StoreError, hex};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::config::NodeConfig;
 use crate::control;
 use crate::data::Data;
+use crate::drafts::Drafts;
 use crate::local::Near;
 use crate::memory::Memory;
 use crate::pull::Pulls;
@@ -60,6 +61,8 @@ pub struct Shared {
     pub joined: OnceLock<Joined>,
     /// Objects that are fetched now.
     pub pulls: Pulls,
+    /// Objects that are written in parts now.
+    pub drafts: Drafts,
     /// Congestion control of what is sent, if not the system's.
     pub congestion: Option<String>,
     /// Bytes that the scrub reads per second, and seconds between two passes.
@@ -74,6 +77,15 @@ impl Shared {
     /// Whether the node is to end.
     pub fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// This node's word that it has flushed an object, in hexadecimal.
+    pub fn receipt(&self, sealed: &Sealed) -> String {
+        let key = self.joined.get().map(|j| j.receipt_key.as_slice());
+        let id = sealed.id;
+        let object = (id.inode, u64::from(id.generation), id.fragment);
+        let mac = kuroshio_proto::receipt::mac(key.unwrap_or_default(), object, sealed.size, &sealed.digest);
+        hex(&mac)
     }
 }
 
@@ -116,6 +128,7 @@ impl Node {
             stop: AtomicBool::new(false),
             joined: OnceLock::new(),
             pulls: Pulls::default(),
+            drafts: Drafts::default(),
             congestion: config.congestion.clone(),
             scrub: config.scrub(),
             memory,

@@ -2,9 +2,14 @@
 
 mod common;
 
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
 use common::{TestGrid, bytes, holders, put, read, wait_for};
 use kuroshio_client::{Cancel, ClientError, Grid, v1};
 use kuroshio_metad::Timing;
+use kuroshio_service::near::{self, Ask, Told};
 
 fn code(result: Result<impl Sized, ClientError>) -> Option<v1::Code> {
     result.err().and_then(|e| e.code())
@@ -174,7 +179,18 @@ fn on_one_host_content_goes_as_files() {
         put(&far, "/f", b"x", 0o644).is_err(),
         "by the network it cannot be reached"
     );
-    for len in [1usize, 4096, 300_000, 1_000_000] {
+    let mib = 1 << 20;
+    for len in [
+        1,
+        4096,
+        300_000,
+        mib,
+        mib + 1,
+        9 * mib,
+        9 * mib + 1,
+        17 * mib,
+        40_000_001,
+    ] {
         let content = bytes(len, len as u64);
         let sent = put(&near, "/f", &content, 0o644).expect("put");
         assert_eq!(&sent.digest, blake3::hash(&content).as_bytes());
@@ -192,6 +208,64 @@ fn on_one_host_content_goes_as_files() {
     }
     let read = read(&near, "/f");
     assert!(matches!(read, Err(ClientError::Digest(_))), "{read:?}");
+}
+
+/// Parts of files that one host hands over, in any order; and what is no part, or nobody's right.
+#[test]
+fn parts_are_taken_as_files() {
+    let grid = TestGrid::start(1, Timing::default());
+    let g = grid.admin();
+    let grant = g.create(v1::CreateRequest {
+        path: b"/f".to_vec(),
+        ..v1::CreateRequest::default()
+    });
+    let place = grant.expect("grant").places.remove(0);
+    let pin = place.pin.parse().expect("a pin");
+    let node = near::connect(pin, Duration::from_secs(10)).expect("a node of this host");
+    let content = bytes(12_000_000, 3);
+    let hand = |token: &str, range: Range<u64>, of: u64, total_bytes: Option<u64>| {
+        let file = tempfile::tempfile().expect("file");
+        let part = content.get(range.start as usize..range.end.min(of) as usize);
+        file.write_all_at(part.unwrap_or_default(), 0).expect("written");
+        let ask = Ask::Part {
+            token: token.to_owned(),
+            path: place.path.clone(),
+            at_bytes: range.start,
+            size_bytes: range.end - range.start,
+            total_bytes,
+        };
+        near::ask(&node, &ask, near::file_of(&file)).expect("answered").0
+    };
+    let (all, size) = (content.len() as u64, Some(content.len() as u64));
+    let refused = |told: Told, wanted: u16| match told {
+        Told::Refused { status, .. } => assert_eq!(status, wanted),
+        told => panic!("{told:?}"),
+    };
+    refused(hand("nobody's", 0..10, all, None), 401);
+    // Nothing; more than the whole; more than the file has; beyond all numbers.
+    refused(hand(&place.token, 10..10, all, None), 400);
+    refused(hand(&place.token, 10..all, all, Some(all - 1)), 400);
+    refused(hand(&place.token, 0..10, 9, None), 400);
+    refused(hand(&place.token, u64::MAX - 1..u64::MAX, 9, None), 400);
+    let none = Ask::Part {
+        token: place.token.clone(),
+        path: place.path.clone(),
+        at_bytes: 0,
+        size_bytes: 1,
+        total_bytes: None,
+    };
+    refused(near::ask(&node, &none, None).expect("answered").0, 400);
+    // The last one is not the end while the first is missing.
+    let third = 8_000_000..all;
+    assert_eq!(hand(&place.token, third.clone(), all, None), Told::Taken {});
+    assert_eq!(hand(&place.token, 0..1_000_001, all, None), Told::Taken {});
+    assert_eq!(hand(&place.token, third, all, size), Told::Taken {});
+    let told = hand(&place.token, 1_000_001..8_000_000, all, size);
+    let digest = blake3::hash(&content).to_hex().to_string();
+    assert!(
+        matches!(&told, Told::Written { digest: found, .. } if *found == digest),
+        "{told:?}"
+    );
 }
 
 /// Stops a node when so many bytes have come.

@@ -3,7 +3,9 @@
 //! ```text
 //!   client ──{token, path, read}──────────────────────> node        abstract Unix socket of the node's pin
 //!          <──{size} + descriptor of the object's file──
-//!   client ──{token, path, write, size} + descriptor──> node        the node copies, verifies, flushes
+//!   client ──{token, path, part} + descriptor─────────> node        the node copies
+//!          <──{}─────────────────────────────────────────
+//!          ──{token, path, last part} + descriptor────>             the node copies, verifies, flushes
 //!          <──{digest, receipt}──────────────────────────
 //! ```
 //!
@@ -42,14 +44,18 @@ pub enum Ask {
         /// Of the object at the data service.
         path: String,
     },
-    /// A whole object, from the file whose descriptor comes along.
-    Write {
+    /// A part of an object, or all of it, from the beginning of the file whose descriptor comes along.
+    Part {
         /// The right to it.
         token: String,
         /// Of the object at the data service.
         path: String,
-        /// Payload bytes, from the file's beginning.
+        /// Where the part begins in the object, payload bytes.
+        at_bytes: u64,
+        /// Payload bytes of the part.
         size_bytes: u64,
+        /// Payload bytes of the whole object, if that is known; the last part says it.
+        total_bytes: Option<u64>,
     },
 }
 
@@ -62,6 +68,8 @@ pub enum Told {
         /// Payload bytes.
         size_bytes: u64,
     },
+    /// The part is written, and more is to come.
+    Taken {},
     /// The object is durable.
     Written {
         /// BLAKE3 in hexadecimal.
@@ -193,10 +201,12 @@ mod tests {
         let (a, b) = UnixStream::pair().expect("pair");
         let mut file = tempfile::tempfile().expect("file");
         file.write_all(b"content").expect("written");
-        let question = Ask::Write {
+        let question = Ask::Part {
             token: "t".into(),
             path: "/p".into(),
+            at_bytes: 0,
             size_bytes: 7,
+            total_bytes: None,
         };
         send(&a, &question, file_of(&file)).expect("sent");
         let (found, given) = receive::<Ask>(&b).expect("received").expect("a message");

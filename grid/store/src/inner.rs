@@ -15,7 +15,7 @@ use kuroshio_core::chunk::Digest;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// The shared part of a store.
@@ -38,6 +38,8 @@ pub(crate) struct Inner {
     renames: AtomicU64,
     settled: Mutex<u64>,
     io_errors: AtomicU64,
+    /// Objects that are flushed while they are written, now.
+    pub ahead: Arc<AtomicUsize>,
     /// Highest inode or generation that an object here bears, or one that was begun.
     pub highest: AtomicU64,
     trace: Option<Trace>,
@@ -92,6 +94,7 @@ impl Inner {
             renames: AtomicU64::new(0),
             settled: Mutex::new(0),
             io_errors: AtomicU64::new(0),
+            ahead: Arc::default(),
             highest: AtomicU64::new(0),
             trace,
             scrubbing: Mutex::default(),

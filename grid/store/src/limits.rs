@@ -35,6 +35,10 @@ pub const SLOT_BYTES: usize = 16 << 10;
 pub const SLOT_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes read and digested at a time.
 pub const HASH_BUFFER_BYTES: usize = 128 << 10;
+/// Bytes of a large object that are written before they are flushed while more is written.
+pub const FLUSH_AHEAD_BYTES: u64 = 32 << 20;
+/// Objects of a store that are flushed while they are written, at once.
+pub const MAX_FLUSHES_AHEAD: usize = 4;
 /// Threads that digest one large object.
 pub const MAX_HASHERS: usize = 4;
 /// An object of at least this many chunks is digested by several threads.

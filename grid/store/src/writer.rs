@@ -14,6 +14,7 @@
 //! that is touched loses its digest before the write and gets another after it, so a digest never stands for
 //! bytes of two writes.
 
+mod ahead;
 mod finish;
 
 use crate::error::StoreError;
@@ -30,6 +31,7 @@ use crate::space::Reservation;
 use crate::sys::{self, read_full};
 use crate::trace::Step;
 use crate::trailer::FOOTER_BYTES;
+use ahead::Ahead;
 use kuroshio_core::chunk::{Digest, RangeSet, subtree_cv};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -97,6 +99,7 @@ struct State {
     whole: u64,
     space: Reservation,
     journal: Option<File>,
+    ahead: Ahead,
     /// Nothing is kept when the writer is dropped.
     discard: bool,
     /// Given back when the object is finished.
@@ -186,6 +189,7 @@ impl ObjectWriter {
                 pieces,
                 space,
                 journal,
+                ahead: Ahead::default(),
                 discard: false,
                 claim: Some(claim),
             }),
@@ -290,6 +294,8 @@ impl ObjectWriter {
             s.written.insert(range.clone());
             let on_disk = in_blocks(s.written.bytes());
             s.space.on_disk(on_disk);
+            let flushed = s.ahead.wrote(bytes.len() as u64, &self.file, &self.inner.ahead);
+            flushed.map_err(|e| self.inner.failed("flush", &part_name(self.id), 0, e))?;
             self.touch(&mut s, &range)
         };
         self.inner.trace(Step::Written, self.id);

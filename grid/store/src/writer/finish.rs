@@ -107,9 +107,14 @@ impl ObjectWriter {
     fn read_back(&self, size: u64) -> Result<Vec<Digest>, StoreError> {
         let name = part_name(self.id);
         let read = || hash::pieces(&self.file, size, self.piece_bytes);
+        let mut ahead = std::mem::take(&mut self.lock().ahead);
         let found = if size > GROUP_OBJECT_BYTES {
             std::thread::scope(|scope| {
-                let flush = scope.spawn(|| self.file.sync_all());
+                let flush = scope.spawn(|| {
+                    let flushed = self.file.sync_all();
+                    ahead.note(&flushed);
+                    ahead.wait()
+                });
                 let found = read();
                 let flushed = flush
                     .join()
@@ -117,8 +122,9 @@ impl ObjectWriter {
                 flushed.and(found)
             })
         } else {
-            read()
+            ahead.wait().and_then(|()| read())
         };
+        self.lock().ahead = ahead;
         let found = found.map_err(|e| self.inner.failed("flush and read back", &name, size, e))?;
         let mut s = self.lock();
         let mut bad = RangeSet::new();
