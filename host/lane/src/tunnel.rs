@@ -39,6 +39,8 @@ use crate::{
 
 /// Superframes that are read from the device before the rest has its turn.
 const READS: usize = 16;
+/// Memory that is kept for packets to come: as much as the play-out buffer may hold.
+const KEEP_FREED_BYTES: i32 = 64 << 20;
 /// A stamp that is older is none: the time of day was set.
 const STAMP_AGE_MAX_NS: u64 = 1_000_000_000;
 /// Longest sleep.
@@ -93,6 +95,14 @@ pub struct Tunnel {
     late: Lateness,
     inside: Vec<u8>,
     packets: Vec<Vec<u8>>,
+    /// What had something to be read when the thread woke: only that is read.
+    ready: Ready,
+}
+
+/// Descriptors that have something to be read.
+struct Ready {
+    device: bool,
+    lanes: Vec<bool>,
 }
 
 impl Tunnel {
@@ -134,6 +144,10 @@ impl Tunnel {
             late: Lateness::default(),
             inside: Vec::new(),
             packets: Vec::new(),
+            ready: Ready {
+                device: true,
+                lanes: vec![true; config.lanes.len()],
+            },
             config,
         })
     }
@@ -150,6 +164,7 @@ impl Tunnel {
     /// When the device or a socket fails for good.
     pub fn run(mut self) -> Result<(), LaneError> {
         sys::exact_timers();
+        sys::keep_freed(KEEP_FREED_BYTES);
         let server = self.control.take().map(|control| {
             let (asker, stop) = (self.asker.clone(), self.stop.clone());
             std::thread::spawn(move || {
@@ -183,13 +198,17 @@ impl Tunnel {
         while !self.stop.flag.load(Ordering::Acquire) {
             self.handshake()?;
             for lane in 0..self.sockets.len() {
-                self.receive(lane)?;
+                if self.ready.lanes[lane] {
+                    self.receive(lane)?;
+                }
             }
             if self.seal.take_renewed_peer() {
                 // The peer has begun anew at number 0, and so does this end.
                 self.bundle = Bundle::new(&self.config.bundle).map_err(|e| LaneError::Bad(e.to_string()))?;
             }
-            self.read_device()?;
+            if self.ready.device {
+                self.read_device()?;
+            }
             if self.seal.is_open() {
                 self.send()?;
             }
@@ -404,9 +423,17 @@ impl Tunnel {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(LaneError::io("poll")(io::Error::from(e))),
         }
-        let mut counter = [0; 8];
-        // Empty is well.
-        let _ = rustix::io::read(&*self.stop.event, &mut counter);
+        // An error that waits is fetched by reading, too.
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        self.ready.device = ready.next().unwrap_or(true);
+        if ready.next().unwrap_or(true) {
+            let mut counter = [0; 8];
+            // Empty is well.
+            let _ = rustix::io::read(&*self.stop.event, &mut counter);
+        }
+        for (lane, ready) in self.ready.lanes.iter_mut().zip(ready) {
+            *lane = ready;
+        }
         Ok(())
     }
 }
