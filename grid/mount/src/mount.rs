@@ -138,13 +138,27 @@ impl Mount {
     /// # Errors
     /// The connection to the kernel broke.
     pub fn wait(mut self) -> Result<(), MountError> {
-        let Some(session) = self.session.take() else {
+        let Some(mut session) = self.session.take() else {
             return Ok(());
         };
-        session.join().map_err(|source| MountError::System {
+        let failed = |source| MountError::System {
             dir: self.dir.clone(),
             source,
-        })
+        };
+        let none = std::thread::Builder::new().spawn(|| Ok(())).map_err(failed)?;
+        let threads = std::mem::replace(&mut session.guard, none);
+        let ended = threads.join().unwrap_or_else(|_| {
+            let text = "a thread of the mount ended abnormally";
+            Err(std::io::Error::other(text))
+        });
+        match ended {
+            Ok(()) => {
+                // It is unmounted. To drop the session would unmount the folder again, and what somebody has mounted there since.
+                std::mem::forget(session);
+                Ok(())
+            }
+            Err(source) => Err(failed(source)),
+        }
     }
 }
 

@@ -154,3 +154,24 @@ fn a_living_mount_is_left_alone() {
     let mut child = child;
     assert!(child.0.wait().expect("ended").success());
 }
+
+/// A mount that somebody has unmounted leaves alone what is mounted there before it has noticed.
+#[test]
+fn what_is_mounted_since_stays() {
+    let grid = TestGrid::start(1);
+    let dir = tempfile::tempdir_in("/var/tmp").expect("mount point");
+    let start = || {
+        let options = Options {
+            allow_other: true,
+            ..Options::default()
+        };
+        Mount::start(&grid.admin_ticket(), dir.path(), options).expect("mounted")
+    };
+    let first = start();
+    unmount(dir.path(), false).expect("unmounted by somebody");
+    let second = start();
+    first.wait().expect("it ends");
+    fs::write(dir.path().join("f"), b"x").expect("written");
+    assert!(grid.admin().stat(b"/f", true).is_ok());
+    second.unmount().expect("unmounted");
+}
