@@ -282,6 +282,30 @@ fn where_a_second_lane_hurts_the_best_one_alone_is_not_faster() {
 }
 
 #[test]
+fn the_loss_of_a_lane_is_known_before_the_first_stream() {
+    // mqvpn's lte_starlink, 2 s after the tunnel: with the second lane the round trip is twice as long, and it loses one of a hundred.
+    let starlink = jittery(100, 50, 25).losing(Ratio::new(10, 1_000).expect("a ratio"));
+    let lanes = [jittery(40, 35, 8), starlink];
+    let rates = [BitRate::from_mbps(40), BitRate::from_mbps(100)];
+    let mut config = BundleConfig::new(Mode::Deskew, &rates);
+    config.repair = true;
+    let bulk = Bulk {
+        algorithm: Algorithm::Cubic,
+        mtu_bytes: 1_424,
+        start: PicoTime::from_ns(1_900_000_000),
+        from: PicoTime::from_ns(1_900_000_000),
+        to: PicoTime::from_ns(1_950_000_000),
+        bytes: None,
+    };
+    let known = (1..=10).filter(|seed| {
+        let (_, pair) = bulk_tcp(&config, &lanes, FarClock::default(), *seed, bulk).expect("configuration");
+        pair.near.status(bulk.to).lanes[1].state == LaneState::Lossy
+    });
+    let known = known.count();
+    assert!(known >= 8, "{known} of 10");
+}
+
+#[test]
 fn a_lane_that_adds_little_far_away_stays_while_a_long_stream_gains() {
     // 10:1 with 150 ms between them: a tenth more, and a stream of 100 MB feels it.
     let cell = Cell::new(Mode::Deskew, &[(50, 20), (5, 170)]);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A lane that is up is probed every quarter of its round trip, or less often where probes would take more than a five-hundredth of it, but
-//! at least every half: four answers in a row have to be lost before it counts as dead. After a cut the last answer may still be half a round trip away, so
+//! at least every half (while it is young up to every 5 ms and a hundredth, so that its loss is known before the first stream): four answers in a row have to be lost before it counts as dead. After a cut the last answer may still be half a round trip away, so
 //! it is out 2.75 round trips after the cut at most; three is the bound. Below [`SILENCE_MIN`] a host's own delays would count as
 //! the lane's death: paths shorter than 9 ms of round trip have that as their bound. RTT: smoothed as in RFC 6298, of probes alone.
 //! A round trip that varies (a host that answers late) is no death either: a silence is at least 1.25 of the longest round trip of
@@ -28,6 +28,10 @@ const PROBE_MIN: PicoDuration = PicoDuration::from_ms(5);
 const PROBE_MAX: PicoDuration = PicoDuration::from_ms(250);
 /// Between probes of a lane without a round trip.
 const PROBE_NEW: PicoDuration = PicoDuration::from_ms(50);
+/// How long a lane is young: it is judged before a stream is on it, so that its loss has to be known soon.
+pub const YOUNG: PicoDuration = PicoDuration::from_secs(2);
+/// So much more of a lane may probes take while it is young: a hundredth.
+const YOUNG_DEARER: u64 = 5;
 /// Answers in a row that bring a lane back.
 const ANSWERS_BACK: u32 = 3;
 /// How long the longest round trip counts at least.
@@ -40,6 +44,8 @@ pub const OFFSET_WINDOW: PicoDuration = PicoDuration::from_secs(10);
 pub struct Health {
     up: bool,
     ever: bool,
+    /// When it came up.
+    since: PicoTime,
     smoothed: Option<PicoDuration>,
     last_answer: PicoTime,
     next_probe: PicoTime,
@@ -87,13 +93,15 @@ impl Health {
         self.sparse = every;
     }
 
-    fn interval(&self) -> PicoDuration {
+    fn interval(&self, now: PicoTime) -> PicoDuration {
         let base = self.smoothed.map_or(PROBE_NEW, |rtt| {
             let (least, most) = (rtt.as_ps() / 4, rtt.as_ps() / 2);
             PicoDuration::from_ps(self.sparse.as_ps().clamp(least, most))
         });
         let base = base.clamp(PROBE_MIN, PROBE_MAX);
-        if self.up || !self.ever {
+        if self.up && now < self.since + YOUNG {
+            base.min(PROBE_MIN.max(PicoDuration::from_ps(self.sparse.as_ps() / YOUNG_DEARER)))
+        } else if self.up || !self.ever {
             base
         } else {
             base.max(PROBE_NEW)
@@ -112,7 +120,7 @@ impl Health {
         if now < self.next_probe {
             return None;
         }
-        self.next_probe = now + self.interval();
+        self.next_probe = now + self.interval(now);
         self.next_id = self.next_id.wrapping_add(1);
         Some(self.next_id)
     }
@@ -173,6 +181,7 @@ impl Health {
             return false;
         }
         (self.up, self.ever) = (true, true);
+        self.since = now;
         // What is up is probed more often than what is not.
         self.next_probe = now;
         true
@@ -218,6 +227,28 @@ mod tests {
                     prop_assert!(bound_ns <= 25_000_001, "{bound_ns}: one of five exchanges was sound");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_young_lane_is_probed_more_often() {
+        let ms = |n: u64| PicoTime::from_ns(n * 1_000_000);
+        // A five-hundredth of the lane is a probe every 100 ms, or every 2 ms.
+        for (sparse_ms, young, old) in [(100, 100, 40), (2, 400, 80)] {
+            let mut health = Health::default();
+            health.set_sparse(PicoDuration::from_ms(sparse_ms));
+            let mut counts = [0u32; 2];
+            for at in 0..4_000 {
+                let now = ms(200 + at);
+                if let Some(id) = health.poll_probe(now) {
+                    counts[usize::from(at >= 2_000)] += 1;
+                    health.handle_answer(now, now, id, (now - PicoDuration::from_ms(100)).as_ns(), 0);
+                }
+            }
+            assert!(
+                counts[0].abs_diff(young) <= 2 && counts[1].abs_diff(old) <= 2,
+                "{counts:?}"
+            );
         }
     }
 }

@@ -42,7 +42,7 @@
 use super::{
     Load,
     config::{BundleConfig, ConfigError, HOLD_LIMIT, Mode},
-    health::Health,
+    health::{Health, YOUNG},
     lane_out::LaneOut,
     status::{LaneState, OutCounters},
     wire::{Body, INSIDE_BYTES, LaneReport, NUMBER_END},
@@ -56,8 +56,6 @@ pub const MADE_UP_MAX: PicoDuration = PicoDuration::from_ms(20);
 const QUEUE_PACKETS_MIN: usize = 64;
 /// Between judgements.
 pub const JUDGE_EVERY: PicoDuration = PicoDuration::from_ms(1_000);
-/// How long a lane that has come up is looked at with every report: as the play-out time is learned (`playtime.rs`).
-const YOUNG: PicoDuration = PicoDuration::from_secs(2);
 /// Payload of a segment and 1.22 times 1000, for the prediction.
 const MSS_BITS: u128 = 1_400 * 8;
 /// Transfer of which the time is predicted, bits.
