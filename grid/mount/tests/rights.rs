@@ -281,10 +281,12 @@ fn nodes_of_this_host_want_the_same_rights() {
     let other = "/.kuroshio/objects/1/1/0";
     let draft = tempfile::tempfile().expect("file");
     draft.write_all_at(b"other", 0).expect("written");
-    let write = |token: &str, path: &str, size_bytes| Ask::Write {
+    let write = |token: &str, path: &str, size_bytes| Ask::Part {
         token: token.into(),
         path: path.into(),
+        at_bytes: 0,
         size_bytes,
+        total_bytes: Some(size_bytes),
     };
     let asks = [
         (read("", &place.path), 401),
