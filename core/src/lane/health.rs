@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A lane that is up is probed every quarter of its round trip, or less often where probes would take more than a five-hundredth of it, but
-//! at least every half (while it is young up to every 5 ms and a hundredth, so that its loss is known before the first stream): four answers in a row have to be lost before it counts as dead. After a cut the last answer may still be half a round trip away, so
+//! at least every half: four answers in a row have to be lost before it counts as dead. While it is young it is probed up to every 5 ms and for up to
+//! a hundredth of it, so that its loss is known before the first stream. After a cut the last answer may still be half a round trip away, so
 //! it is out 2.75 round trips after the cut at most; three is the bound. Below [`SILENCE_MIN`] a host's own delays would count as
 //! the lane's death: paths shorter than 9 ms of round trip have that as their bound. RTT: smoothed as in RFC 6298, of probes alone.
 //! A round trip that varies (a host that answers late) is no death either: a silence is at least 1.25 of the longest round trip of

@@ -294,8 +294,11 @@ impl ObjectWriter {
             s.written.insert(range.clone());
             let on_disk = in_blocks(s.written.bytes());
             s.space.on_disk(on_disk);
-            let flushed = s.ahead.wrote(bytes.len() as u64, &self.file, &self.inner.ahead);
-            flushed.map_err(|e| self.inner.failed("flush", &part_name(self.id), 0, e))?;
+            if let Err(e) = s.ahead.wrote(bytes.len() as u64, &self.file, &self.inner.ahead) {
+                // Who goes on with it would find in the cache what is not on the disk.
+                s.discard = true;
+                return Err(self.inner.failed("flush", &part_name(self.id), 0, e));
+            }
             self.touch(&mut s, &range)
         };
         self.inner.trace(Step::Written, self.id);

@@ -86,7 +86,13 @@ pub(crate) fn exact_timers() {
 }
 
 /// Lets the allocator keep what is freed, up to `bytes`: packets come and go too fast for memory to be given back and asked for anew.
+/// Only glibc's has to be told.
 pub(crate) fn keep_freed(bytes: i32) {
+    #[cfg(target_env = "gnu")]
     // SAFETY: no pointers; a refusal leaves things as they were.
-    unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, bytes) };
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, bytes)
+    };
+    #[cfg(not(target_env = "gnu"))]
+    let _ = bytes;
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Nothing rests on it: `finish` flushes all. But the kernel tells a failure once, to whoever flushes first, so it is kept
-//! here, and the object cannot be finished any more.
+//! here: the object can neither be finished nor gone on with any more.
 
 use crate::limits::{FLUSH_AHEAD_BYTES, MAX_FLUSHES_AHEAD};
 use std::fs::File;

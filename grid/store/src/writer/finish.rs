@@ -124,7 +124,11 @@ impl ObjectWriter {
         } else {
             ahead.wait().and_then(|()| read())
         };
-        self.lock().ahead = ahead;
+        {
+            let mut s = self.lock();
+            s.discard |= ahead.wait().is_err();
+            s.ahead = ahead;
+        }
         let found = found.map_err(|e| self.inner.failed("flush and read back", &name, size, e))?;
         let mut s = self.lock();
         let mut bad = RangeSet::new();
