@@ -166,3 +166,8 @@ fn grid_frames() {
 fn grid_names() {
     smoke("grid_names");
 }
+
+#[test]
+fn grid_snapshot() {
+    smoke("grid_snapshot");
+}

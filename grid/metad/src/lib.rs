@@ -44,5 +44,7 @@ mod upkeep;
 pub use config::{Config, Replication, RouteConfig, Timing};
 pub use node::HEARTBEAT_MS;
 pub use server::{Metad, MetadError};
+#[doc(hidden)]
+pub use snapshot::try_records;
 pub use start::{beside, make_keys, open_catalog};
 pub use traffic::rules;

@@ -23,7 +23,7 @@ use kuroshio_client::{Cancel, Grid, Part, PutOptions};
 use kuroshio_proto::v1::{self, Code, Failure};
 use tokio::sync::watch;
 
-pub use record::{Kept, Snapshot};
+pub use record::{Kept, Snapshot, try_records};
 
 use crate::node::Known;
 use crate::server::Inner;

@@ -3,7 +3,8 @@
 
 use std::fmt::Debug;
 
-use kuroshio_proto::v1::{ClientFrame, ServerFrame};
+use kuroshio_proto::v1::snapshot_record::Record;
+use kuroshio_proto::v1::{ClientFrame, ServerFrame, SnapshotBegin, SnapshotRecord};
 use kuroshio_proto::{Message, frame, object_path, parse_object_path};
 use kuroshio_service::{Pin, Ticket, Verifier, check_addresses, check_scope};
 
@@ -40,6 +41,29 @@ pub(super) fn frames(data: &[u8]) {
     for bytes in [data, &framed] {
         there_and_back::<ClientFrame>(bytes);
         there_and_back::<ServerFrame>(bytes);
+    }
+}
+
+/// A snapshot's records as they come; and behind a right beginning, each with its length in a byte before it.
+pub(super) fn snapshot(data: &[u8]) {
+    let _ = kuroshio_metad::try_records(data);
+    let begin = SnapshotRecord {
+        record: Some(Record::Begin(SnapshotBegin {
+            version: 1,
+            ..SnapshotBegin::default()
+        })),
+    };
+    let mut records = Vec::new();
+    frame::append(&mut records, &begin).expect("short");
+    let (mut left, mut asked) = (data, 0);
+    while let Some((len, rest)) = left.split_first() {
+        let (record, rest) = rest.split_at(usize::from(*len).min(rest.len()));
+        records.extend_from_slice(&u32::try_from(record.len()).unwrap_or(0).to_be_bytes());
+        records.extend_from_slice(record);
+        (left, asked) = (rest, asked + 1);
+    }
+    if let Ok(inodes) = kuroshio_metad::try_records(&records) {
+        assert!(inodes <= asked);
     }
 }
 

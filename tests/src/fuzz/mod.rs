@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("y4m_header", video::y4m),
     ("grid_frames", grid::frames),
     ("grid_names", grid::names),
+    ("grid_snapshot", grid::snapshot),
 ];
 
 /// Runs the target called `name`.

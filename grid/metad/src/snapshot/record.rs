@@ -24,6 +24,8 @@ const VERSION: u32 = 1;
 pub const MAX_INODES: u64 = 5_000_000;
 /// Names and extended attributes of an inode at most, together.
 const MAX_OF_ONE: usize = 70_000;
+/// Bounds of quotas at most.
+const MAX_BOUNDS: usize = 1_000_000;
 /// Directories from the root to a name at most.
 const MAX_DEPTH: usize = 2_048;
 
@@ -36,6 +38,7 @@ pub struct Writer<W> {
     body: digest::Context,
     records: u64,
     inodes: u64,
+    bounds: usize,
 }
 
 impl<W: Write> Writer<W> {
@@ -47,6 +50,7 @@ impl<W: Write> Writer<W> {
             body: digest::Context::new(&digest::SHA256),
             records: 0,
             inodes: 0,
+            bounds: 0,
         }
     }
 
@@ -54,7 +58,7 @@ impl<W: Write> Writer<W> {
     pub fn reset(&mut self) -> &mut W {
         self.mac = hmac::Context::with_key(&self.key);
         self.body = digest::Context::new(&digest::SHA256);
-        (self.records, self.inodes) = (0, 0);
+        (self.records, self.inodes, self.bounds) = (0, 0, 0);
         &mut self.out
     }
 
@@ -95,6 +99,10 @@ impl<W: Write> Writer<W> {
                 max_files,
                 max_bytes,
             } => {
+                self.bounds += 1;
+                if self.bounds > MAX_BOUNDS {
+                    return Err(format!("more than {MAX_BOUNDS} bounds of quotas"));
+                }
                 let mut bound = v1::SnapshotBound {
                     max_files,
                     max_bytes,
@@ -238,7 +246,12 @@ impl Snapshot {
                 }
                 kept.xattrs.push((xattr.name, xattr.value));
             }
-            (Some(Record::Bound(bound)), _) => self.bounds.push(bound),
+            (Some(Record::Bound(bound)), _) => {
+                if self.bounds.len() >= MAX_BOUNDS {
+                    return odd("too many bounds");
+                }
+                self.bounds.push(bound);
+            }
             (Some(Record::Begin(_) | Record::End(_)) | None, _) => return odd("not known"),
         }
         Ok(())
@@ -286,6 +299,31 @@ impl Snapshot {
         }
         levels
     }
+}
+
+/// Reads these records as if they were signed right, and asks for all paths; how many inodes there are. For fuzzing.
+///
+/// # Errors
+/// As [`Snapshot::read`].
+#[doc(hidden)]
+pub fn try_records(records: &[u8]) -> Result<usize, String> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &[7; 32]);
+    let (mut left, mut count) = (records, 0);
+    while let Some((_, used)) = frame::split::<v1::SnapshotRecord>(left).map_err(|e| e.to_string())? {
+        left = left.get(used..).unwrap_or_default();
+        count += 1;
+    }
+    let body = records.get(..records.len() - left.len()).unwrap_or_default();
+    let end = encode(Record::End(v1::SnapshotEnd {
+        records: count,
+        mac: hmac::sign(&key, body).as_ref().to_vec(),
+    }))?;
+    let read = Snapshot::read(&mut [body, &end].concat().as_slice(), &key)?;
+    for kept in read.inodes.values() {
+        read.paths(kept);
+    }
+    read.directories();
+    Ok(read.inodes.len())
 }
 
 /// The bytes of the next record with its length.
