@@ -241,6 +241,13 @@ fn parts_are_taken_as_files() {
         Told::Refused { status, .. } => assert_eq!(status, wanted),
         told => panic!("{told:?}"),
     };
+    // It hears what it needs to check rights a moment after it counts as up.
+    wait_for("the node has joined", || {
+        !matches!(
+            hand("nobody's", 0..10, all, None),
+            Told::Refused { status: 503, .. }
+        )
+    });
     refused(hand("nobody's", 0..10, all, None), 401);
     // Nothing; more than the whole; more than the file has; beyond all numbers.
     refused(hand(&place.token, 10..10, all, None), 400);
