@@ -18,7 +18,8 @@ call; between writing and reading the file system is mounted anew, so that nothi
 
 Needs root: it works in mount, network and PID namespaces of its own; /etc, /var and /root are overlays there, so Gfarm's
 set-up changes nothing outside, and nothing outlives the run. Installs what is missing from Debian. The folder (--dir)
-must be on a disk: on tmpfs a flush costs nothing. Everything stays there until the end: twice the large file in each round. Writes bench/results/grid.json and prints a table.
+must be on a disk: on tmpfs a flush costs nothing. Everything stays
+there until the end: some five times the large file in each round. Writes bench/results/grid.json and prints a table.
 
 Exit code: 0 done; 1 something failed; 2 it could not be run as asked.
 """

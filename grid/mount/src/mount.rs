@@ -145,6 +145,7 @@ impl Mount {
             dir: self.dir.clone(),
             source,
         };
+        // Something has to stand in the place of the threads that are taken out.
         let none = std::thread::Builder::new().spawn(|| Ok(())).map_err(failed)?;
         let threads = std::mem::replace(&mut session.guard, none);
         let ended = threads.join().unwrap_or_else(|_| {
